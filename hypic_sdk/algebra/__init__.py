@@ -1,0 +1,1 @@
+"""The composition law: transitions, segment states, rotations."""

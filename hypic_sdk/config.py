@@ -1,0 +1,224 @@
+"""Settings: small frozen classes that contain each other, checked once, never edited.
+
+The only module of the package that reads the environment (`HYPIC_*`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+
+from hypic_sdk.errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SeamWidths:
+    """Tokens at each edge of one segment that are recomputed in place."""
+
+    head_tokens: int = 8
+    tail_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.head_tokens < 0 or self.tail_tokens < 0:
+            raise ConfigError(
+                f"seam widths must not be negative, got {self.head_tokens} and {self.tail_tokens}"
+            )
+
+    def covering_conv(self, conv_width: int) -> SeamWidths:
+        """The same widths, with the head wide enough to warm up a conv of this width."""
+        return replace(self, head_tokens=max(self.head_tokens, conv_width - 1))
+
+
+_SEAM_TEXT = re.compile(r"^(?:(\d+)(?:\+(\d+))?|(\d+(?:\.\d+)?)%)$")
+
+
+@dataclass(frozen=True, slots=True)
+class SeamRule:
+    """How the seam widths follow from a segment's length: fixed, or a share of it (head only).
+
+    Written `8`, `8+8` (head + tail), `5%` (head, rounded up, resolved per segment) or `0`.
+    """
+
+    head_tokens: int = 8
+    tail_tokens: int = 0
+    head_fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        SeamWidths(self.head_tokens, self.tail_tokens)
+        if self.head_fraction is not None and not 0.0 <= self.head_fraction <= 1.0:
+            raise ConfigError(f"a seam must be 0 % to 100 %, got {100 * self.head_fraction:g} %")
+
+    @classmethod
+    def parse(cls, text: str) -> SeamRule:
+        """Read `8`, `8+8`, `5%` or `0`.  Raises ConfigError for anything else."""
+        match = _SEAM_TEXT.match(text.strip())
+        if match is None:
+            raise ConfigError(f"a seam is written 8, 8+8, 5% or 0, got {text!r}")
+        head, tail, percent = match.groups()
+        if percent is not None:
+            return cls(0, 0, float(percent) / 100.0)
+        return cls(int(head), int(tail or 0))
+
+    def __str__(self) -> str:
+        if self.head_fraction is not None:
+            return f"{100 * self.head_fraction:g}%"
+        return (
+            f"{self.head_tokens}+{self.tail_tokens}" if self.tail_tokens else f"{self.head_tokens}"
+        )
+
+    def resolve(self, num_tokens: int) -> SeamWidths:
+        """The widths for a segment of `num_tokens` tokens (before any widening for a conv)."""
+        if self.head_fraction is None:
+            return SeamWidths(self.head_tokens, self.tail_tokens)
+        # the small slack keeps 5 % of 100 at 5 although 0.05 * 100 may round to 5.000000000000001
+        return SeamWidths(math.ceil(num_tokens * self.head_fraction - 1e-9), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseMode:
+    """What is reused and how: independent switches, so that no mode string is ever compared.
+
+    `segments`: position-independent entries are used at all.  `chains`: exact prefixes and composed
+    chains are used.  `transition`: a gap moves the state by its cached transition (else by the
+    identity, the naive addition).  `rotate`: cached keys, and states with rotary keys, are turned to
+    where the segment stands now.  `seam`: seams are recomputed, the head widened to cover the conv.
+    """
+
+    name: str
+    segments: bool = True
+    chains: bool = True
+    transition: bool = True
+    rotate: bool = True
+    seam: bool = True
+
+
+MODES: Mapping[str, ReuseMode] = MappingProxyType(
+    {
+        mode.name: mode
+        for mode in (
+            ReuseMode("transition_rope_recompute"),
+            ReuseMode("transition_rope", seam=False),
+            ReuseMode("transition", rotate=False, seam=False),
+            ReuseMode("addition", transition=False, rotate=False, seam=False),
+            ReuseMode("prefix_cache", segments=False),
+            ReuseMode("full_recompute", segments=False, chains=False),
+        )
+    }
+)
+"""The reuse modes by their command-line names; the first is the default."""
+
+DEFAULT_MODE = "transition_rope_recompute"
+
+
+class Determinism(Enum):
+    """Which forwards use row-independent arithmetic (design 3.9)."""
+
+    OFF = "off"
+    ENTRIES = "entries"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseConfig:
+    """Which segments are kept, and which of their tokens."""
+
+    mode: ReuseMode = MODES[DEFAULT_MODE]
+    seam: SeamRule = SeamRule()
+    min_segment_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if self.min_segment_tokens < 1:
+            raise ConfigError(
+                f"min_segment_tokens must be at least 1, got {self.min_segment_tokens}"
+            )
+
+    def seam_widths(self, num_tokens: int, conv_width: int) -> SeamWidths:
+        """The widths that the mode really uses for a segment of this length (part of its key)."""
+        if not self.mode.seam:
+            return SeamWidths(0, 0)
+        return self.seam.resolve(num_tokens).covering_conv(conv_width)
+
+    def keeps(self, num_tokens: int, conv_width: int) -> bool:
+        """Whether a segment of this length is kept at all (design 3.4)."""
+        seam = self.seam_widths(num_tokens, conv_width)
+        interior_tokens = num_tokens - seam.head_tokens - seam.tail_tokens
+        return num_tokens >= self.min_segment_tokens and interior_tokens >= max(1, conv_width - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """How much memory the pools may take, and in which precision the pair is kept.
+
+    The budget is split at start into state rows and KV slots by `expected_segment_tokens`.
+    """
+
+    budget_bytes: int = 512 * MIB
+    expected_segment_tokens: int = 256
+    transition_dtype: str = "float16"  # or float32, float64; of dense transitions only
+    max_chain_entries_per_session: int = 2
+
+    def __post_init__(self) -> None:
+        if self.budget_bytes <= 0:
+            raise ConfigError(f"budget_bytes must be positive, got {self.budget_bytes}")
+        if self.expected_segment_tokens <= 0:
+            raise ConfigError(
+                f"expected_segment_tokens must be positive, got {self.expected_segment_tokens}"
+            )
+        if self.transition_dtype not in ("float16", "float32", "float64"):
+            raise ConfigError(
+                f"transition_dtype is float16, float32 or float64, got {self.transition_dtype!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What runs next, how much of it a step takes, and how long anyone waits."""
+
+    step_tokens: int | None = None  # token budget of a step; none: 256 on a CPU, 8192 on a GPU
+    chunk_tokens: int | None = None  # grid of chunked prefill; none: 256 on a CPU, 2048 on a GPU
+    max_requests: int = 64  # decoding or assembling at once
+    max_waiting: int = 1024  # in the queue; one more is QueueFull
+    max_overtakes: int = 16  # how often later hits may pass one waiting miss
+    admission_timeout_s: float = 60.0  # waiting for room longer than this is PoolExhausted
+
+    def __post_init__(self) -> None:
+        for name in ("step_tokens", "chunk_tokens"):
+            value = getattr(self, name)
+            if value is not None and (value < 64 or value % 64):
+                raise ConfigError(f"{name} must be a positive multiple of 64, got {value}")
+        for name in ("max_requests", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One engine: where it runs, in which precision, with which pools and rules."""
+
+    device: str = "auto"  # auto, cpu, cuda, cuda:1 ...
+    dtype: str = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
+    determinism: Determinism | None = None  # none: all on a CPU, entries on a GPU
+    max_context_tokens: int | None = None  # none: the model's own limit
+    reuse: ReuseConfig = field(default_factory=ReuseConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("auto", "float64", "float32", "bfloat16", "float16"):
+            raise ConfigError(
+                f"dtype is auto, float64, float32, bfloat16 or float16, got {self.dtype!r}"
+            )
+        if self.max_context_tokens is not None and self.max_context_tokens < 1:
+            raise ConfigError(f"max_context_tokens must be positive, got {self.max_context_tokens}")
+
+
+def environment(name: str, default: str | None = None) -> str | None:
+    """The value of `HYPIC_<NAME>`, or `default`."""
+    return os.environ.get(f"HYPIC_{name.upper()}", default)

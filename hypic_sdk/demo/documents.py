@@ -1,0 +1,167 @@
+"""Turns facts of an invented world into the text of one document. Standard library only."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypic_sdk.demo import words
+from hypic_sdk.demo.naming import PRONOUNS, Entity
+from hypic_sdk.demo.relations import RELATIONS, capitalise, fill, possessive
+
+OPENERS = (
+    "as the records show, ", "in fact, ", "it is known that ", "according to the register, ",
+    "we were told that ", "the file says that ", "by all accounts, ", "note that ",
+    "as everybody knows, ", "the latest report says that ",
+)  # fmt: skip
+UPDATE_OPENERS = (
+    "update: ", "correction: ", "as of this week, ", "from now on, ", "since then things have changed: ",
+    "news: ", "things have changed, and now ", "as of today, ",
+)  # fmt: skip
+FILLERS = (
+    "{t}, the {n} {v}.", "The {j} {n} {v} {t}.", "The {n} near the {m} {v}.", "Nobody knew why the {n} {v}.",
+    "The {n} was {j}, and the {m} was {k}.", "{t}, people talked about the {j} {n}.",
+    "There was a {j} {n} beside the {m}.", "The {n} {v} because the {m} was too {j}.",
+    "Many people liked the {j} {n}.", "A {j} {n} is better than a {k} {m}.", "It rained {t}.",
+    "The story of the {j} {n} is told {t}.", "The {n} {v}, but the {m} was not.",
+    "Somebody left a note about the {n}.", "The weather was {j} {t}.", "Not much is known about the {n}.",
+    "The {j} {n} can be seen from the {m}.", "Photographs of the {n} hang near the {m}.",
+    "After the {n} {v}, the {m} {w}.", "The {n} has been {j} for years.",
+)  # fmt: skip
+HEADINGS = (
+    "{name}", "About {name}", "Notes on {name}", "Report {number}", "Page {number}", "From the archive",
+    "Short facts", "Letter {number}", "File {number}: {name}",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens a number of times, and the question that counts it."""
+
+    sentences: tuple[str, ...]
+    question: str
+
+
+EVENTS: tuple[Event, ...] = (
+    Event(("The bell rang.", "Then the bell rang.", "Once more the bell rang."),
+          "How many times did the bell ring?"),
+    Event(("A ship arrived.", "Another ship arrived.", "Then a ship arrived."), "How many ships arrived?"),
+    Event(("The siren sounded.", "Again the siren sounded.", "The siren sounded once."),
+          "How many times did the siren sound?"),
+    Event(("A parcel was delivered.", "Another parcel was delivered.", "Then a parcel was delivered."),
+          "How many parcels were delivered?"),
+    Event(("The red team scored.", "Again the red team scored.", "Then the red team scored."),
+          "How many times did the red team score?"),
+    Event(("A goal was missed.", "Another goal was missed.", "Once more a goal was missed."),
+          "How many goals were missed?"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One statement of a document."""
+
+    entity: Entity
+    relation: str
+    value: str
+    update: bool = False
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes one document sentence by sentence, minding whom a pronoun would mean."""
+
+    rng: random.Random
+    held_statements: bool = False
+    prose: Sequence[str] = ()
+    last: Entity | None = None
+    pending: str = ""
+
+    def filler(self) -> str:
+        """Return a sentence that answers nothing."""
+        rng = self.rng
+        if self.prose and rng.random() < 0.4:
+            return rng.choice(self.prose)
+        adjectives = rng.sample(words.ADJECTIVES, 2)
+        nouns = rng.sample(words.NOUNS, 2)
+        verbs = rng.sample(words.VERBS_PAST, 2)
+        text = rng.choice(FILLERS).format(
+            j=adjectives[0], k=adjectives[1], n=nouns[0], m=nouns[1], v=verbs[0], w=verbs[1],
+            t=rng.choice(words.TIMES),
+        )  # fmt: skip
+        return capitalise(text)
+
+    def fact(self, fact: Fact) -> str:
+        """Return a statement of the fact; its subject becomes the one that pronouns mean."""
+        rng = self.rng
+        sentence = self.clause(fact)
+        if fact.update and rng.random() < 0.85:
+            sentence = rng.choice(UPDATE_OPENERS) + sentence
+        elif not self.held_statements and rng.random() < 0.1:
+            sentence = rng.choice(OPENERS) + sentence
+        return capitalise(sentence)
+
+    def joined(self, first: Fact, second: Fact) -> str:
+        """Return one sentence that states two facts about one entity."""
+        head = self.clause(first).removesuffix(".")
+        template = self._template(second)
+        if template.startswith("{s} ") and self.rng.random() < 0.6:
+            _, genitive, object_form = PRONOUNS[second.entity.pronoun]
+            tail = fill(template, "", genitive, object_form, second.value).strip()
+            return capitalise(f"{head} and {tail}")
+        forms = PRONOUNS[second.entity.pronoun]
+        return capitalise(f"{head}, and {fill(template, *forms, second.value)}")
+
+    def clause(self, fact: Fact) -> str:
+        """Return the statement in lower case, without opener."""
+        template = self._template(fact)
+        subject, genitive, object_form = self._reference(fact.entity)
+        slots = [template.find(slot) for slot in ("{s}", "{p}", "{o}") if slot in template]
+        if len(slots) > 1 and subject == fact.entity.name:
+            return self._mixed(template, fact)
+        return fill(template, subject, genitive, object_form, fact.value)
+
+    def _mixed(self, template: str, fact: Fact) -> str:
+        """Name the subject once; the later slots are pronouns."""
+        pronouns = PRONOUNS[fact.entity.pronoun]
+        named = (fact.entity.name, possessive(fact.entity.name), fact.entity.name)
+        places = [template.find(slot) for slot in ("{s}", "{p}", "{o}")]
+        first = min(place for place in places if place >= 0)
+        forms = [
+            name if place == first else pronoun
+            for place, name, pronoun in zip(places, named, pronouns, strict=True)
+        ]
+        return fill(template, *forms, fact.value)
+
+    def _template(self, fact: Fact) -> str:
+        relation = RELATIONS[fact.relation]
+        return self.rng.choice(
+            relation.held_statements if self.held_statements else relation.statements
+        )
+
+    def _reference(self, entity: Entity) -> tuple[str, str, str]:
+        continues = self.last == entity
+        self.last = entity
+        draw = self.rng.random()
+        if continues and draw < 0.55:
+            return PRONOUNS[entity.pronoun]
+        name = entity.short if continues and draw < 0.75 else entity.name
+        return name, possessive(name), name
+
+
+def heading(rng: random.Random, entity: Entity) -> str:
+    """Return a title line."""
+    return capitalise(
+        rng.choice(HEADINGS).format(name=entity.name, number=rng.randint(1, 99))
+    )
+
+
+def join_sentences(rng: random.Random, sentences: Sequence[str]) -> str:
+    """Join sentences with spaces, now and then with a line break."""
+    break_share = rng.choice((0.0, 0.0, 0.1, 0.3))
+    parts = [sentences[0]]
+    for sentence in sentences[1:]:
+        parts.append("\n" if rng.random() < break_share else " ")
+        parts.append(sentence)
+    return "".join(parts)

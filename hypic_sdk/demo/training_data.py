@@ -1,0 +1,138 @@
+"""Batches for training, made by worker processes. No torch here."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing as mp
+import os
+import queue
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack_stream
+from hypic_sdk.demo.worlds import Example, Question, WorldSpec, make_example
+
+DOCUMENT_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+QUESTION_TOKENS = 26  # a question with its answer and template, about
+TOKENS_PER_WORD_SENTENCE = 1.25  # real tokens over the generator's estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the growth of lengths and worlds."""
+
+    until: float  # share of the training time
+    rows: int
+    length: int
+    max_documents: int
+
+
+def stages(tokens_per_step: int, longest: int = 4096) -> tuple[Stage, ...]:
+    """Return the growth used for the shipped reader."""
+    plan = ((0.14, 512, 4), (0.40, 1024, 8), (0.72, 2048, 16), (1.0, longest, 16))
+    return tuple(
+        Stage(until, max(1, tokens_per_step // length), length, documents)
+        for until, length, documents in plan
+    )
+
+
+def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
+    """Draw the shape of one world; its prompt is mostly within the stage's length."""
+    wanted = math.exp(rng.uniform(math.log(90), math.log(0.97 * stage.length)))
+    counts = [n for n in DOCUMENT_COUNTS if n <= stage.max_documents and n * 24 <= wanted]
+    num_documents = rng.choice(counts or [1])
+    num_questions = max(1, min(12, round(wanted / 110)))
+    room = wanted - 20 - QUESTION_TOKENS * num_questions
+    per_document = max(18.0, min(512.0, room / num_documents / TOKENS_PER_WORD_SENTENCE))
+    return WorldSpec(
+        num_documents=num_documents,
+        document_tokens=round(per_document),
+        num_questions=num_questions,
+        filler_share=rng.choice((0.0, 0.1, 0.25, 0.4)),
+        updates=rng.choice((0, 0, 1, 2, 4)) if wanted > 150 else rng.choice((0, 0, 0, 1)),
+        events=rng.choice((0, 0, 0, 1, 2)),
+    )
+
+
+def without_documents(example: Example) -> Example:
+    """Drop the documents; nothing can be answered then."""
+    from hypic_sdk.demo.worlds import NOT_SAID
+
+    first = example.questions[0]
+    asked = Question(first.text, NOT_SAID, "not_said", first.relation)
+    return Example(example.system, (), (), (asked,))
+
+
+def examples(
+    encoder: PromptEncoder, stage: Stage, seed: int, prose: Sequence[str]
+) -> Iterator[Encoded]:
+    """Yield training examples of a stage without end."""
+    rng = random.Random(seed)
+    while True:
+        example = make_example(draw_spec(rng, stage), rng.getrandbits(60), prose)
+        if rng.random() < 0.01:
+            example = without_documents(example)
+        yield encoder.encode(example)
+
+
+def _work(
+    folder: str, plan: Sequence[Stage], prose: Sequence[str], seed: int, current: Any, out: Any
+) -> None:
+    """Fill the queue with batches of the current stage, until ended."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    encoder = PromptEncoder(PieceTokenizer(Path(folder)))
+    number = current.value
+    rng = random.Random(seed + 1)
+    while True:
+        stage = plan[number]
+        stream = examples(encoder, stage, seed + 7919 * number, prose)
+        for batch in pack_stream(stream, stage.rows, stage.length, rng):
+            out.put((number, batch))
+            if current.value != number:
+                number = current.value
+                break
+
+
+class BatchSource:
+    """Worker processes and the queue they fill. Use as a context manager."""
+
+    def __init__(
+        self, folder: Path, plan: Sequence[Stage], prose: Sequence[str], workers: int, seed: int
+    ) -> None:
+        context = mp.get_context("fork")
+        self._current = context.Value("i", 0)
+        self._queue: Any = context.Queue(maxsize=2 * workers)
+        self._processes = [
+            context.Process(
+                target=_work,
+                args=(str(folder), plan, prose, seed + 100_003 * i, self._current, self._queue),
+                daemon=True,
+            )
+            for i in range(workers)
+        ]
+        self.waits = 0
+
+    def __enter__(self) -> BatchSource:
+        for process in self._processes:
+            process.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def next(self, stage: int) -> Batch:
+        """Return the next batch of a stage, dropping those of earlier stages."""
+        self._current.value = stage
+        while True:
+            try:
+                number, batch = self._queue.get_nowait()
+            except queue.Empty:
+                self.waits += 1
+                number, batch = self._queue.get()
+            if number == stage:
+                assert isinstance(batch, Batch)
+                return batch

@@ -1,0 +1,1 @@
+"""What runs, when: plans, the run table, the scheduler, the engine."""

@@ -1,0 +1,145 @@
+"""Walking a plan: which of a request's next runs, gaps and snapshots go into this forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypic_sdk.engine.batch import AssemblyStep, KeptSnapshot
+from hypic_sdk.engine.plan import Gap, LiveRun, Snapshot, Unit
+from hypic_sdk.engine.request import Request
+from hypic_sdk.engine.run_table import LiveStep, LiveStretch, SaveState, SpliceGap
+from hypic_sdk.prompt.segment import BorderKind
+from hypic_sdk.store.entries import ChainSpec
+from hypic_sdk.store.store import Store
+
+
+def next_run_tokens(request: Request) -> int | None:
+    """Rows of the next run that could go now; none while an entry before it is being made."""
+    for unit in request.held.plan.units[request.next_unit :]:
+        if isinstance(unit, LiveRun):
+            return unit.stop - unit.start
+        if isinstance(unit, Gap) and unit.key in request.held.pending:
+            return None
+    raise AssertionError("a plan ends with a run")
+
+
+def remaining_tokens(request: Request) -> int:
+    """Live tokens that have not gone through the model."""
+    units = request.held.plan.units[request.next_unit :]
+    return sum(unit.stop - unit.start for unit in units if isinstance(unit, LiveRun))
+
+
+def take_step(request: Request, max_tokens: int, *, must_take: bool) -> AssemblyStep | None:
+    """As much of the plan as fits `max_tokens` rows; none if that is no run at all.
+
+    Runs are never cut here: their cuts are the plan's.  Gaps that no run follows stay for later.
+
+    Args:
+        must_take: the first run goes even if it does not fit.
+    """
+    first_tokens = next_run_tokens(request)
+    if must_take and first_tokens is not None:
+        max_tokens = max(max_tokens, first_tokens)
+    units, next_unit, position = _walk(request, max_tokens)
+    if position == request.position:
+        return None
+    grant, tokens = request.held, request.layout.prompt.token_ids
+    entries = grant.lease.entries
+    steps: list[LiveStep] = []
+    snapshots: list[KeptSnapshot] = []
+    for unit in units:
+        if isinstance(unit, Snapshot):
+            steps += _save(request, unit, snapshots)
+        elif isinstance(unit, Gap):
+            steps.append(SpliceGap(unit, entries[unit.key]))
+        else:
+            steps.append(unit)
+    stretch = LiveStretch(
+        token_ids=[t for s in steps if isinstance(s, LiveRun) for t in tokens[s.start : s.stop]],
+        steps=steps,
+        load_slot=grant.load_slot,
+        save_slot=grant.state_slot,
+        kv=grant.kv,
+        wants_logits=next_unit == len(grant.plan.units) and request.max_tokens > 0,
+    )
+    return AssemblyStep(request, stretch, next_unit, position, tuple(snapshots))
+
+
+def _walk(request: Request, max_tokens: int) -> tuple[Sequence[Unit], int, int]:
+    """The units that can go now, the index of the first that can't, the position before it."""
+    plan, pending = request.held.plan.units, request.held.pending
+    first = stop = request.next_unit
+    position, num_tokens = request.position, 0
+    for index in range(first, len(plan)):
+        unit = plan[index]
+        if isinstance(unit, LiveRun):
+            num_tokens += unit.stop - unit.start
+            if num_tokens > max_tokens:
+                break
+            position, stop = unit.stop, index + 1
+        elif isinstance(unit, Gap):
+            if unit.key in pending:
+                break
+        elif stop == index > first:  # right behind a run of this step
+            stop = index + 1
+    return plan[first:stop], stop, position
+
+
+def _save(request: Request, unit: Snapshot, snapshots: list[KeptSnapshot]) -> list[LiveStep]:
+    """A row for the snapshot if there is room now; it is not worth waiting for."""
+    row = request.held.lease.try_state_row(unit.kind, request.message.session_id)
+    if row is None:
+        return []
+    snapshots.append(KeptSnapshot(unit, row))
+    return [SaveState(row)]
+
+
+def keep_snapshots(store: Store, step: AssemblyStep) -> None:
+    """The forward went well: what it saved becomes chain entries."""
+    for kept in step.snapshots:
+        snapshot = kept.snapshot
+        spec = chain_spec(
+            step.request,
+            digest=snapshot.digest,
+            position=snapshot.position,
+            kind=snapshot.kind,
+            state_slot=kept.state_slot,
+        )
+        if not store.put_chain(step.request.held.lease, spec):
+            step.request.held.lease.return_state_row(kept.state_slot)
+
+
+def keep_reply(store: Store, request: Request) -> None:
+    """Keep the running state of a request that ended well, for its session's next turn.
+
+    The reply's last token may never have been fed; the entry ends before it then.
+    """
+    if request.message.session_id is None or not request.uses_chains:
+        return
+    rolling = request.layout.end_digest.copy()
+    rolling.feed_live(request.reply[: request.position - request.num_prompt_tokens])
+    spec = chain_spec(
+        request,
+        digest=rolling.digest(),
+        position=request.position,
+        kind=BorderKind.REPLY,
+        state_slot=request.held.state_slot,
+    )
+    store.put_chain(request.held.lease, spec)
+
+
+def chain_spec(
+    request: Request, *, digest: bytes, position: int, kind: BorderKind, state_slot: int
+) -> ChainSpec:
+    """A chain entry of this request at one position."""
+    return ChainSpec(
+        namespace=request.message.namespace,
+        digest=digest,
+        position=position,
+        state_slot=state_slot,
+        kv_slots=request.held.kv.slots[:position],
+        exact=request.layout.exact_until(position),
+        segment_keys=request.layout.keys_until(position),
+        kind=kind,
+        session_id=request.message.session_id,
+    )

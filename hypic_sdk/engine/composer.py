@@ -1,0 +1,106 @@
+"""What one step runs: decode rows, live runs and grid chunks of cold segments under a budget.
+
+Every decode row goes.  Of the runs, and of the chunks, first place alternates between the request
+(or segment) that came first and the one that has waited longest since its last turn, the shortest
+if several did; the others follow in the latter order.  The first run or chunk of a step goes
+whatever the budget says.  Runs stand before chunks, but chunks that were left out of one step stand
+first in the next.  So something long always goes on, and something short is never stuck behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar, final
+
+from hypic_sdk.engine.assembly import next_run_tokens, remaining_tokens, take_step
+from hypic_sdk.engine.batch import AssemblyStep, Batch, ColdStep
+from hypic_sdk.engine.cold_job import ColdJob
+from hypic_sdk.engine.cold_queue import ColdQueue
+from hypic_sdk.engine.request import Phase, Request
+
+Waiting = TypeVar("Waiting", Request, ColdJob)
+
+
+@final
+class Turns:
+    """Whose turn it is among the waiting of one kind."""
+
+    def __init__(self) -> None:
+        self._is_oldest_first = False
+
+    def order(
+        self, waiting: Sequence[Waiting], remaining: Callable[[Waiting], int]
+    ) -> list[Waiting]:
+        """The waiting, given in order of arrival, in order of turns."""
+        ordered = sorted(waiting, key=lambda one: (one.stamp, remaining(one)))
+        if self._is_oldest_first and waiting:
+            ordered.remove(waiting[0])
+            ordered.insert(0, waiting[0])
+        return ordered
+
+    def passed(self) -> None:
+        """Somebody had a turn."""
+        self._is_oldest_first = not self._is_oldest_first
+
+
+@final
+class Composer:
+    """Makes the batch of each step."""
+
+    def __init__(self, step_tokens: int) -> None:
+        self._step_tokens = step_tokens
+        self._run_turns = Turns()
+        self._chunk_turns = Turns()
+        self._chunks_were_left_out = False
+
+    def compose(self, active: Sequence[Request], cold: ColdQueue) -> Batch | None:
+        """The next batch; none if nothing can run.
+
+        Args:
+            active: admitted requests, in order of admission.
+        """
+        decodes = tuple(request for request in active if request.phase is Phase.DECODING)
+        assembling = [request for request in active if request.phase is Phase.ASSEMBLING]
+        budget = self._step_tokens - len(decodes)
+        colds: list[ColdStep] = []
+        if self._chunks_were_left_out:
+            colds = self._take_chunks(cold, 0, must_take=True)
+            budget -= sum(len(step.chunk.token_ids) for step in colds)
+        assemblies = self._take_runs(assembling, budget, must_take=not colds)
+        budget -= sum(len(step.stretch.token_ids) for step in assemblies)
+        if not colds:
+            colds = self._take_chunks(cold, budget, must_take=not assemblies)
+        self._chunks_were_left_out = len(cold) > 0 and not colds
+        if not (decodes or assemblies or colds):
+            return None
+        return Batch(decodes, tuple(assemblies), tuple(colds))
+
+    def _take_runs(
+        self, requests: Sequence[Request], budget: int, *, must_take: bool
+    ) -> list[AssemblyStep]:
+        """Runs that fit; with `must_take` the first goes anyhow."""
+        ready = [request for request in requests if next_run_tokens(request) is not None]
+        steps: list[AssemblyStep] = []
+        for request in self._run_turns.order(ready, remaining_tokens):
+            step = take_step(request, budget, must_take=must_take and not steps)
+            if step is not None:
+                steps.append(step)
+                budget -= len(step.stretch.token_ids)
+        if steps:
+            self._run_turns.passed()
+        return steps
+
+    def _take_chunks(self, cold: ColdQueue, budget: int, *, must_take: bool) -> list[ColdStep]:
+        """Grid chunks that fit, one a segment; with `must_take` the first goes anyhow."""
+        steps: list[ColdStep] = []
+        for job in self._chunk_turns.order(cold.jobs, lambda job: job.remaining_tokens):
+            num_tokens = cold.chunk_tokens_of(job)
+            if num_tokens > budget and not (must_take and not steps):
+                continue
+            step = cold.take_chunk(job)
+            if step is not None:
+                steps.append(step)
+                budget -= num_tokens
+        if steps:
+            self._chunk_turns.passed()
+        return steps

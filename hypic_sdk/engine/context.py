@@ -1,0 +1,234 @@
+"""ForwardContext over a run table: the one that layers ask during a mixed forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from hypic_sdk.algebra.rotary import RotarySpec, rotary_angles, rotate
+from hypic_sdk.config import ReuseMode
+from hypic_sdk.engine.cold_memory import ColdArea
+from hypic_sdk.engine.run_table import GapPlacement, RunTable
+from hypic_sdk.families.recurrence import Recurrence
+from hypic_sdk.kernels.live_attention.op import live_attention
+from hypic_sdk.kernels.live_scan.op import live_scan
+from hypic_sdk.kernels.place_kv.op import place_entries, place_kv
+from hypic_sdk.kernels.segment_scan.op import segment_scan
+from hypic_sdk.kernels.short_conv.op import short_conv
+from hypic_sdk.store.slab import Slabs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSlabs:
+    """Views of every layer, made once."""
+
+    states: tuple[torch.Tensor, ...]  # J of [S, H, K, V]
+    conv_tails: tuple[torch.Tensor, ...]  # J of [S, W-1, C]
+    transitions: tuple[torch.Tensor | None, ...]  # J of [X, H, ..]
+    keys: tuple[torch.Tensor, ...]  # A of [P, G, E]
+    values: tuple[torch.Tensor, ...]  # A of [P, G, E]
+
+    @classmethod
+    def of(
+        cls,
+        states: torch.Tensor,
+        conv_tails: torch.Tensor,
+        transitions: torch.Tensor | None,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> LayerSlabs:
+        """Cut slabs of all layers into layers."""
+        none = (None,) * states.shape[1]
+        return cls(
+            states=states.unbind(1),
+            conv_tails=conv_tails.unbind(1),
+            transitions=none if transitions is None else transitions.unbind(1),
+            keys=keys.unbind(0),
+            values=values.unbind(0),
+        )
+
+
+@final
+class Memory:
+    """All that a forward reads and writes besides its own rows."""
+
+    def __init__(self, slabs: Slabs, area: ColdArea) -> None:
+        self.slabs = slabs
+        self.layers = LayerSlabs.of(
+            slabs.states, slabs.conv_tails, slabs.transitions, slabs.keys, slabs.values
+        )
+        self.work = LayerSlabs.of(
+            area.states, area.tails, area.transitions, slabs.keys, slabs.values
+        )
+
+
+@final
+class TableContext:
+    """Answers for one forward; made for it, and dropped after it."""
+
+    def __init__(
+        self,
+        table: RunTable,
+        memory: Memory,
+        *,
+        mode: ReuseMode,
+        rotary: RotarySpec | None,
+        angle_dtype: torch.dtype,
+        row_independent: bool,
+    ) -> None:
+        """Places the forward's gaps at once.
+
+        Args:
+            rotary: of the attention layers.
+            angle_dtype: of the cosines and sines, fp32 or fp64.
+        """
+        self._table = table
+        self._memory = memory
+        self._mode = mode
+        self._rotary = rotary
+        self._angle_dtype = angle_dtype
+        self._row_independent = row_independent
+        # per cold run: nothing was written that is not finite, so far
+        self.cold_finite = [True] * len(table.cold_runs)
+        self._cos, self._sin = self._angles(table.positions)
+        if table.placement is not None:
+            self._place_gaps(table.placement)
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """[L] int64."""
+        return self._table.positions
+
+    @property
+    def row_independent(self) -> bool:
+        """Whether a row's bits must not depend on the other rows."""
+        return self._row_independent
+
+    def _angles(self, positions: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        if self._rotary is None:
+            return None, None
+        return rotary_angles(self._rotary, positions, self._angle_dtype)
+
+    def _place_gaps(self, placement: GapPlacement) -> None:
+        """Splice: copy cached keys and values to their private slots, keys turned on the way."""
+        cos, sin = self._angles(placement.positions)
+        place_entries(
+            self._memory.slabs.keys,
+            self._memory.slabs.values,
+            placement.source_slots,
+            placement.target_slots,
+            cos=cos,
+            sin=sin,
+            interleaved=self._rotary is not None and self._rotary.interleaved,
+        )
+
+    def short_conv(
+        self,
+        layer: int,
+        inputs_LC: torch.Tensor,
+        weight_CW: torch.Tensor,
+        bias_C: torch.Tensor | None,
+        *,
+        activation: str | None,
+    ) -> torch.Tensor:
+        """See ForwardContext."""
+        return short_conv(
+            inputs_LC,
+            weight_CW,
+            bias_C,
+            activation=activation,
+            items=self._table.items,
+            cold_runs=self._table.cold_runs,
+            tails_SWC=self._memory.layers.conv_tails[layer],
+            work_tails_XWC=self._memory.work.conv_tails[layer],
+        )
+
+    def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
+        """See ForwardContext."""
+        table, layers, work = self._table, self._memory.layers, self._memory.work
+        inputs = recurrence.scan_inputs()
+        out_LHV = live_scan(
+            inputs,
+            table.items,
+            layers.states[layer],
+            layers.transitions[layer],
+            key_rotation=recurrence.key_rotation,
+            use_transition=self._mode.transition,
+            rotate_gap=self._mode.rotate,
+        )
+        if table.cold_runs:
+            finite = segment_scan(
+                inputs,
+                table.cold_runs,
+                layers.states[layer],
+                layers.transitions[layer],
+                work.states[layer],
+                work.transitions[layer],
+                out_LHV=out_LHV,
+            )
+            self.cold_finite = [a and b for a, b in zip(self.cold_finite, finite, strict=True)]
+        return out_LHV
+
+    def full_attention(
+        self,
+        layer: int,
+        query_LQE: torch.Tensor,
+        key_LGE: torch.Tensor,
+        value_LGE: torch.Tensor,
+        *,
+        rotary: RotarySpec | None,
+        scale: float,
+    ) -> torch.Tensor:
+        """See ForwardContext."""
+        assert rotary == self._rotary, "angles were computed for another rotary embedding"
+        table = self._table
+        keys, values = self._memory.layers.keys[layer], self._memory.layers.values[layer]
+        interleaved = rotary is not None and rotary.interleaved
+        place_kv(
+            key_LGE,
+            value_LGE,
+            table.kv_slots,
+            keys,
+            values,
+            cos=self._cos,
+            sin=self._sin,
+            interleaved=interleaved,
+        )
+        query_LQE = self._turn(query_LQE, 0, query_LQE.shape[0])
+        out_LQE = live_attention(query_LQE, table.attention_runs, keys, values, scale=scale)
+        if table.entry_slots is not None:
+            # an interior's keys are kept as they are before rotation
+            place_kv(key_LGE, value_LGE, table.entry_slots, keys, values)
+        self._cold_attention(layer, query_LQE, key_LGE, value_LGE, out_LQE, scale=scale)
+        return out_LQE
+
+    def _turn(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Rotate rows [start, stop) of the forward, given as `x`, by their positions."""
+        if self._rotary is None or self._cos is None or self._sin is None:
+            return x
+        return rotate(x, self._cos[start:stop], self._sin[start:stop], self._rotary.interleaved)
+
+    def _cold_attention(
+        self,
+        layer: int,
+        query_LQE: torch.Tensor,
+        key_LGE: torch.Tensor,
+        value_LGE: torch.Tensor,
+        out_LQE: torch.Tensor,
+        *,
+        scale: float,
+    ) -> None:
+        """Every cold chunk over its own segment: one call each, so its shapes are its own."""
+        for cold in self._table.cold_attention:
+            start, stop, run = cold.row_start, cold.row_stop, cold.run
+            keys, values = self._turn(key_LGE[start:stop], start, stop), value_LGE[start:stop]
+            if cold.memory is not None:
+                first = run.first_position
+                cold.memory.keys[layer, first : first + stop - start] = keys
+                cold.memory.values[layer, first : first + stop - start] = values
+                keys, values = cold.memory.keys[layer], cold.memory.values[layer]
+            out_LQE[start:stop] = live_attention(
+                query_LQE[start:stop], (run,), keys, values, scale=scale
+            )

@@ -1,0 +1,119 @@
+"""What "auto" means: an engine's settings, resolved once against its model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import torch
+
+from hypic_sdk.config import Determinism, EngineConfig, ReuseConfig
+from hypic_sdk.errors import ConfigError
+from hypic_sdk.models.base import CausalLM, ModelSpec
+from hypic_sdk.version import __version__
+
+_STEP_TOKENS = {"cpu": 256, "cuda": 8192}
+_CHUNK_TOKENS = {"cpu": 256, "cuda": 2048}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One engine's settings without "auto"."""
+
+    device: torch.device
+    dtype: torch.dtype  # of the model: activations, keys, values, conv tails
+    state_dtype: torch.dtype  # fp32, or fp64 with an fp64 model
+    transition_dtype: torch.dtype  # of stored dense transitions
+    determinism: Determinism
+    max_context_tokens: int
+    step_tokens: int
+    chunk_tokens: int
+    reuse: ReuseConfig
+    conv_width: int
+    eos_token_ids: frozenset[int]
+    compute_fingerprint: str  # what bits may depend on besides model, tokens and settings
+    namespace: str  # of all keys and chains; a request's own namespace is appended
+
+    def cache_namespace(self, request_namespace: str) -> str:
+        """The namespace of one tenant's keys and chains."""
+        return f"{self.namespace}\0{request_namespace}"
+
+    def row_independent(self, *, has_cold: bool) -> bool:
+        """Whether a forward must use row-independent arithmetic (design 3.9)."""
+        if self.determinism is Determinism.ENTRIES:
+            return has_cold
+        return self.determinism is Determinism.ALL
+
+
+def resolve_settings(
+    model: CausalLM,
+    model_dtype: torch.dtype,
+    device: torch.device,
+    fingerprint: str,
+    config: EngineConfig,
+) -> EngineSettings:
+    """Settings of an engine for this model.
+
+    Args:
+        model_dtype, device: those of the model's parameters.
+        fingerprint: digest of the model's weights.
+    Raises:
+        ConfigError: the configuration asks for another dtype or device type than the model has.
+    """
+    _check_placement(model_dtype, device, config)
+    spec = model.spec
+    chunk_tokens = config.scheduler.chunk_tokens or _CHUNK_TOKENS.get(device.type, 2048)
+    determinism = config.determinism or (
+        Determinism.ALL if device.type == "cpu" else Determinism.ENTRIES
+    )
+    state_dtype = torch.float64 if model_dtype == torch.float64 else torch.float32
+    compute = compute_fingerprint(device, determinism, chunk_tokens)
+    return EngineSettings(
+        device=device,
+        dtype=model_dtype,
+        state_dtype=state_dtype,
+        transition_dtype=getattr(torch, config.store.transition_dtype),
+        determinism=determinism,
+        max_context_tokens=_max_context(spec, config),
+        step_tokens=config.scheduler.step_tokens or _STEP_TOKENS.get(device.type, 8192),
+        chunk_tokens=chunk_tokens,
+        reuse=config.reuse,
+        conv_width=spec.linear.conv_width,
+        eos_token_ids=frozenset(spec.eos_token_ids),
+        compute_fingerprint=compute,
+        namespace=json.dumps(
+            [
+                fingerprint,
+                str(model_dtype),
+                str(state_dtype),
+                config.store.transition_dtype,
+                config.reuse.mode.name,
+                compute,
+            ]
+        ),
+    )
+
+
+def compute_fingerprint(device: torch.device, determinism: Determinism, chunk_tokens: int) -> str:
+    """What an entry's bits may depend on besides model, tokens and settings (law 5)."""
+    # a product's bits on a CPU depend on how many threads share it
+    name = f"cpu, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    return (
+        f"{name}; torch {torch.__version__}; hypic {__version__}; "
+        f"deterministic={determinism.value}; chunk={chunk_tokens}"
+    )
+
+
+def _max_context(spec: ModelSpec, config: EngineConfig) -> int:
+    if config.max_context_tokens is None:
+        return spec.max_context_tokens
+    return min(config.max_context_tokens, spec.max_context_tokens)
+
+
+def _check_placement(model_dtype: torch.dtype, device: torch.device, config: EngineConfig) -> None:
+    if config.dtype != "auto" and getattr(torch, config.dtype) != model_dtype:
+        raise ConfigError(f"the model is in {model_dtype}, the configuration asks {config.dtype}")
+    if config.device != "auto" and torch.device(config.device).type != device.type:
+        raise ConfigError(f"the model is on {device}, the configuration asks {config.device}")

@@ -1,0 +1,191 @@
+"""Every way a call can fail.
+
+HypicError
+  ConfigError           the operator: settings, or a model folder, that cannot work          500
+    ModelFileError      a checkpoint, tokenizer or template that is missing, torn or unknown  500
+  RequestError          the caller                                                           400
+    PromptTooLong         more tokens than the model or the pool can ever take               400
+    EmptyPrompt           nothing to answer                                                  400
+    SegmentNotFound       no such segment id                                                 404
+    SegmentTextMismatch   text beside an id that belongs to other text                       409
+    UnknownModel          no such model                                                      404
+    UnsupportedOption     an option that this server does not offer                          400
+    RequestCancelled      the caller went away                                               499
+    DeadlineExceeded      the caller's own deadline passed                                   408
+  UnsupportedError      nobody now: no such family, model or op on this machine              501
+  CapacityError         wait                                                                 503
+    PoolExhausted         can not fit now (retryable) or never (then not retryable)          503
+    QueueFull             too many requests wait                                             429
+  WorkerError           try again: WorkerLost                                                502
+  NumericsError         us: a finite check or a composition law broke                        500
+
+Code, HTTP status and whether a retry makes sense are class attributes; numbers are fields in
+`details`, not only text.  `to_payload` and `from_payload` carry an error through JSON, so a client
+raises the class that the engine raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+
+class HypicError(Exception):
+    """The root: a message for people, a code for programs, details as numbers."""
+
+    code: ClassVar[str] = "internal_error"
+    http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, request_id: str | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.request_id = request_id
+        self.details: dict[str, Any] = details
+
+    def to_payload(self) -> dict[str, Any]:
+        """The error as JSON-ready values: code, message, request id, details."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "request_id": self.request_id,
+            "details": dict(self.details),
+        }
+
+
+class ConfigError(HypicError):
+    """Settings that cannot work; the operator must change them."""
+
+    code = "config_error"
+
+
+class ModelFileError(ConfigError):
+    """A checkpoint, tokenizer or template that is missing, torn, unknown or of wrong shape."""
+
+    code = "model_file_error"
+
+
+class RequestError(HypicError):
+    """The caller must change the request."""
+
+    code = "invalid_request"
+    http_status = 400
+
+
+class PromptTooLong(RequestError):
+    """Prompt plus answer is more than the model or the pool can ever take."""
+
+    code = "context_length_exceeded"
+
+
+class EmptyPrompt(RequestError):
+    """The prompt has no tokens to answer."""
+
+    code = "empty_prompt"
+
+
+class SegmentNotFound(RequestError):
+    """No segment is registered under that id, and no text came with it."""
+
+    code = "segment_not_found"
+    http_status = 404
+
+
+class SegmentTextMismatch(RequestError):
+    """The text beside a segment id is not the text the id was made from."""
+
+    code = "segment_text_mismatch"
+    http_status = 409
+
+
+class UnknownModel(RequestError):
+    """No model of that name is served here."""
+
+    code = "model_not_found"
+    http_status = 404
+
+
+class UnsupportedOption(RequestError):
+    """An option, or a value of one, that this engine does not offer."""
+
+    code = "unsupported_option"
+
+
+class RequestCancelled(RequestError):
+    """The caller cancelled, or went away."""
+
+    code = "request_cancelled"
+    http_status = 499
+
+
+class DeadlineExceeded(RequestError):
+    """The request's own deadline passed before it ended."""
+
+    code = "deadline_exceeded"
+    http_status = 408
+
+
+class UnsupportedError(HypicError):
+    """No such family, model or op here; nobody can act on it now."""
+
+    code = "unsupported_capability"
+    http_status = 501
+
+
+class CapacityError(HypicError):
+    """No room now; wait and try again."""
+
+    code = "overloaded"
+    http_status = 503
+    retryable = True
+
+
+class PoolExhausted(CapacityError):
+    """A pool can not hold what the request needs; `details` holds both numbers in bytes."""
+
+    code = "pool_exhausted"
+
+
+class QueueFull(CapacityError):
+    """As many requests wait as may wait."""
+
+    code = "queue_full"
+    http_status = 429
+
+
+class WorkerError(HypicError):
+    """The worker failed; another try may succeed."""
+
+    code = "worker_error"
+    http_status = 502
+    retryable = True
+
+
+class WorkerLost(WorkerError):
+    """The worker that held the request is gone."""
+
+    code = "worker_lost"
+
+
+class NumericsError(HypicError):
+    """Our fault: a value was not finite, or a composition law broke."""
+
+    code = "numerics_error"
+
+
+def walk(root: type[HypicError] = HypicError) -> Iterator[type[HypicError]]:
+    """Every error class, the root first."""
+    yield root
+    for child in root.__subclasses__():
+        yield from walk(child)
+
+
+def from_payload(payload: Mapping[str, Any]) -> HypicError:
+    """The error that `to_payload` described; an unknown code becomes the root class."""
+    by_code = {error_class.code: error_class for error_class in walk()}
+    error_class = by_code.get(str(payload.get("code")), HypicError)
+    return error_class(
+        str(payload.get("message", "unknown error")),
+        request_id=payload.get("request_id"),
+        **dict(payload.get("details") or {}),
+    )

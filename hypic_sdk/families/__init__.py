@@ -1,0 +1,1 @@
+"""Linear attention as decay, erase, write: one file a family."""

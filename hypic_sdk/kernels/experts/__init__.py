@@ -1,0 +1,1 @@
+"""Routing and the grouped product of a mixture of experts."""

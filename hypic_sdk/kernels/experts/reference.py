@@ -1,0 +1,53 @@
+"""Routed experts in plain torch, one expert after the other."""
+
+from __future__ import annotations
+
+import torch
+
+from hypic_sdk.kernels.activation import silu
+from hypic_sdk.kernels.linear.op import ROW_MULTIPLE, linear
+
+
+def route(
+    router_logits: torch.Tensor, top_k: int, renormalise: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and weights [L, top_k] of the best experts, best first."""
+    wide = router_logits if router_logits.dtype == torch.float64 else router_logits.float()
+    # a stable sort of the logits, not topk of the shares: that leaves the order of ties open
+    indices = wide.sort(dim=-1, descending=True, stable=True).indices[:, :top_k].contiguous()
+    weights = wide.softmax(-1).gather(1, indices)
+    if renormalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return indices, weights
+
+
+def experts(
+    x_LD: torch.Tensor,
+    indices: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    *,
+    row_independent: bool,
+) -> torch.Tensor:
+    """[L, D]; experts in rising order, so each row adds up its own in that order."""
+    out_LD = torch.zeros_like(x_LD, dtype=weights.dtype)
+    # [num_experts, L, top_k]
+    chosen = torch.nn.functional.one_hot(indices, gate_up.shape[0]).permute(2, 0, 1)
+    for expert in chosen.flatten(1).any(1).nonzero()[:, 0].tolist():
+        rows, places = chosen[expert].nonzero(as_tuple=True)
+        products = _expert(x_LD[rows], gate_up[expert], down[expert], row_independent)
+        out_LD.index_add_(0, rows, products.to(out_LD.dtype) * weights[rows, places, None])
+    return out_LD.to(x_LD.dtype)
+
+
+def _expert(
+    x_RD: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, row_independent: bool
+) -> torch.Tensor:
+    """down(silu(gate(x)) * up(x)) of the rows of one expert."""
+    num_rows = x_RD.shape[0]
+    if row_independent:
+        x_RD = torch.nn.functional.pad(x_RD, (0, 0, 0, -num_rows % ROW_MULTIPLE))
+    gate, up = linear(x_RD, gate_up, row_independent=row_independent).chunk(2, dim=-1)
+    inner = silu(gate) * up
+    return linear(inner, down, row_independent=row_independent)[:num_rows]

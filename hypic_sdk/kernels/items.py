@@ -1,0 +1,86 @@
+"""What one forward does to recurrent states and conv tails, as plain values shared by the ops.
+
+A forward is a packed batch of rows.  Its sequences are of two kinds: cold segments (`ColdRun`, at
+most one stretch each) and assembling or decoding requests (a list of `Item`, walked in order).
+The same values serve every layer; the slabs handed to an op are one layer's views.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+NO_SLOT = -1
+
+
+class ItemKind(IntEnum):
+    """What an item does to the state S and the conv tail of its sequence."""
+
+    LOAD = 0  # S, tail := slab row `slot`; zeros with NO_SLOT.  Starts a sequence.
+    RUN = 1  # rows [start, stop) go through, one after the other
+    GAP = 2  # S := T[transition_slot] S + S0[slot]; tail := tail[slot] (see Item.num_tokens)
+    SAVE = 3  # slab row `slot` := S, tail
+
+
+class Item(NamedTuple):
+    """One step of a live sequence.
+
+    `num_tokens` and `start_position` describe a gap: the interior's length (closed-form decays need
+    no stored transition) and the global position at which its SEGMENT starts (a state with rotary
+    keys is recorded at local positions and turned by R(start_position)).
+    """
+
+    kind: ItemKind
+    start: int = 0
+    stop: int = 0
+    slot: int = NO_SLOT
+    transition_slot: int = NO_SLOT
+    num_tokens: int = 0
+    start_position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRun:
+    """A stretch of one cold segment (design 3.2): rows [row_start, row_stop) of the batch.
+
+    The stretch covers tokens [offset, offset + row_stop - row_start) of the segment.  Interior =
+    [head_tokens, num_tokens - tail_tokens).  Between the forwards of one segment the running state,
+    the transition so far and the conv tail lie in row `work_slot` of the work slabs, and the state
+    after the head seam in row `state_slot` of the state slab; a segment that fits one forward has
+    work_slot NO_SLOT.  When the interior ends, S = F - T S_head and T go to `state_slot` and
+    `transition_slot`, and the interior's last W-1 conv inputs to `state_slot` of the tail slab.
+    """
+
+    row_start: int
+    row_stop: int
+    offset: int
+    num_tokens: int
+    head_tokens: int
+    tail_tokens: int
+    state_slot: int
+    transition_slot: int = NO_SLOT
+    work_slot: int = NO_SLOT
+
+    def stretches(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Rows [start, stop) of head seam, interior and tail seam inside this run (may be empty)."""
+        stop = self.offset + self.row_stop - self.row_start
+        borders = (0, self.head_tokens, self.num_tokens - self.tail_tokens, self.num_tokens)
+        shift = self.row_start - self.offset
+        head, interior, tail = (
+            (max(a, self.offset) + shift, max(min(b, stop), max(a, self.offset)) + shift)
+            for a, b in zip(borders[:-1], borders[1:], strict=True)
+        )
+        return head, interior, tail
+
+    @property
+    def opens_interior(self) -> bool:
+        """Whether the interior's first token is in this run."""
+        stop = self.offset + self.row_stop - self.row_start
+        return self.offset <= self.head_tokens < stop
+
+    @property
+    def closes_interior(self) -> bool:
+        """Whether the interior's last token is in this run."""
+        stop = self.offset + self.row_stop - self.row_start
+        return self.offset < self.num_tokens - self.tail_tokens <= stop

@@ -1,0 +1,1 @@
+"""Matrix product of packed rows with a weight."""

@@ -1,0 +1,47 @@
+"""Rows times a weight, where asked so that a row's bits do not depend on the other rows."""
+
+from __future__ import annotations
+
+import torch
+
+from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.linear import reference
+
+ROW_MULTIPLE = 16
+
+
+def linear(
+    x_LD: torch.Tensor,
+    weight_ND: torch.Tensor,
+    bias_N: torch.Tensor | None = None,
+    *,
+    row_independent: bool,
+) -> torch.Tensor:
+    """x @ weight^T + bias.
+
+    Args:
+        x_LD: any float dtype; with `row_independent` L must be a multiple of 16 (the engine pads a
+            batch once, at its end).
+        weight_ND: N outputs, in x's dtype (N is no axis of the dimension key here).
+        row_independent: row i of the result depends, bit by bit, on row i of x, the weight and the
+            number of threads only: not on L, not on the place of the row (design 3.9).
+    Returns:
+        [L, N] in x's dtype.
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+    """
+    if x_LD.ndim != 2 or weight_ND.ndim != 2 or x_LD.shape[1] != weight_ND.shape[1]:
+        raise ValueError(
+            f"weight {tuple(weight_ND.shape)} does not fit rows {tuple(x_LD.shape)}"
+        )
+    if bias_N is not None and bias_N.shape != weight_ND.shape[:1]:
+        raise ValueError(f"bias {tuple(bias_N.shape)} for {weight_ND.shape[0]} outputs")
+    if x_LD.dtype != weight_ND.dtype:
+        raise ValueError(f"weight is {weight_ND.dtype}, rows are {x_LD.dtype}")
+    if not row_independent:
+        return torch.nn.functional.linear(x_LD, weight_ND, bias_N)
+    assert x_LD.shape[0] % ROW_MULTIPLE == 0, (
+        f"{x_LD.shape[0]} rows are not a multiple of {ROW_MULTIPLE}"
+    )
+    run = backend.select("linear", reference.row_independent_linear, None, device=x_LD.device)
+    return run(x_LD, weight_ND, bias_N)

@@ -1,0 +1,50 @@
+"""Attention of packed live rows over slots: one run a call on a CPU, so runs never mix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.attention_run import AttentionRun
+from hypic_sdk.kernels.live_attention import reference
+
+
+def live_attention(
+    query_LQE: torch.Tensor,
+    runs: Sequence[AttentionRun],
+    keys_PGE: torch.Tensor,
+    values_PGE: torch.Tensor,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """softmax(scale q k^T) v of every run's rows over the positions not after their own.
+
+    Args:
+        query_LQE: rotated queries; Q is a multiple of G, query head q reads head q // (Q / G).
+        runs: disjoint; rows in no run (padding) come out zero.
+        keys_PGE, values_PGE: slab views of one layer, the rows' own keys already placed.
+    Returns:
+        [L, Q, E] in the query's dtype.
+    Error:
+        a run's bits depend on its own rows and keys only: not on other runs of the call, not on
+        where its slots lie.
+    """
+    (_, Q, E), (P, G, _) = query_LQE.shape, keys_PGE.shape
+    if keys_PGE.shape != values_PGE.shape or keys_PGE.shape[2] != E:
+        raise ValueError(
+            f"keys {tuple(keys_PGE.shape)} and values {tuple(values_PGE.shape)} do not fit"
+            f" queries {tuple(query_LQE.shape)}"
+        )
+    if Q % G:
+        raise ValueError(f"{Q} query heads are no multiple of {G} key heads")
+    for run in runs:
+        if run.row_stop > query_LQE.shape[0]:
+            raise ValueError(f"a run ends at row {run.row_stop} of {query_LQE.shape[0]}")
+        if run.contiguous_start is not None and run.contiguous_start + run.num_keys > P:
+            raise ValueError(f"slots up to {run.contiguous_start + run.num_keys} of {P}")
+    attend = backend.select(
+        "live_attention", reference.live_attention, None, device=query_LQE.device
+    )
+    return attend(query_LQE, runs, keys_PGE, values_PGE, scale=scale)

@@ -1,0 +1,1 @@
+"""The state of live sequences walks runs and gaps."""

@@ -1,0 +1,92 @@
+"""Live sequences: decode rows, live runs and gaps of every request, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind
+from hypic_sdk.kernels.live_scan import reference
+from hypic_sdk.kernels.rotation import RotarySpec
+from hypic_sdk.kernels.scan_inputs import ScanInputs
+
+
+def live_scan(
+    inputs: ScanInputs,
+    items: Sequence[Item],
+    states_SHKV: torch.Tensor,
+    transitions: torch.Tensor | None,
+    *,
+    key_rotation: RotarySpec | None = None,
+    use_transition: bool = True,
+    rotate_gap: bool = True,
+    out_LHV: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Walk the items of all sequences through one linear layer.
+
+    LOAD sets the state (NO_SLOT: zeros) and starts a sequence; RUN puts rows [start, stop) through
+    (none if start equals stop); GAP puts the state through a cached segment, S <- T S + S0; SAVE
+    writes the state to the slab.  Items act in order, so a LOAD sees what a SAVE before it wrote.
+    Nothing but SAVE writes to the slab.
+
+    Args:
+        states_SHKV: one layer's view of the state slab, in the work dtype (fp32, or fp64).
+        transitions: one layer's view, as in `segment_scan`; none for a constant decay, whose
+            transition follows from `Item.num_tokens`.
+        key_rotation: set when keys are rotated by position; a gap's S0 was recorded at local
+            positions and is turned by R(start_position), unless `rotate_gap` is off.
+        use_transition: off, a gap only adds S0 (mode `addition`).
+        out_LHV: where given, rows of the runs are written into it and no other row is.
+    Returns:
+        [L, H, V] in the dtype of `inputs.value`: `out_LHV`, or a new tensor with zeros in rows that
+        no run has.
+    Raises:
+        ValueError: shapes, dtypes or slots do not fit.
+    Error:
+        relative RMS to the fp64 recurrence below 1e-5 in fp32 and 1e-10 in fp64, of gaps as stored.
+    Source:
+        design 3.5; HYPIC section 4.2, Eq. 6 to 8.
+    """
+    inputs.check()
+    inputs.check_slabs(states_SHKV, transitions)
+    _check_items(items, inputs.num_tokens, needs_transition=transitions is not None)
+    if out_LHV is None:
+        out_LHV = torch.zeros_like(inputs.value, memory_format=torch.contiguous_format)
+    elif out_LHV.shape != inputs.value.shape:
+        raise ValueError(
+            f"out {tuple(out_LHV.shape)} does not fit value {tuple(inputs.value.shape)}"
+        )
+    reference.live_scan(
+        inputs,
+        items,
+        states_SHKV,
+        transitions,
+        out_LHV,
+        gap_rotation=key_rotation if rotate_gap else None,
+        use_transition=use_transition,
+        compose=backend.select(
+            "compose", reference.compose, _compose_kernel, device=out_LHV.device
+        ),
+    )
+    return out_LHV
+
+
+def _compose_kernel() -> Callable[..., torch.Tensor]:
+    from hypic_sdk.kernels.live_scan import kernel
+
+    return kernel.compose
+
+
+def _check_items(items: Sequence[Item], num_rows: int, *, needs_transition: bool) -> None:
+    if items and items[0].kind != ItemKind.LOAD:
+        raise ValueError("a sequence starts with LOAD")
+    for item in items:
+        if item.kind == ItemKind.RUN:
+            if not 0 <= item.start <= item.stop <= num_rows:
+                raise ValueError(f"run [{item.start}, {item.stop}) of {num_rows} rows")
+        elif item.kind != ItemKind.LOAD and item.slot == NO_SLOT:
+            raise ValueError(f"{item.kind.name} without a slot")
+        elif item.kind == ItemKind.GAP and needs_transition and item.transition_slot == NO_SLOT:
+            raise ValueError("a gap without a transition")

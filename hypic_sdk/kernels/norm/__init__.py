@@ -1,0 +1,1 @@
+"""RMSNorm, plain and gated."""

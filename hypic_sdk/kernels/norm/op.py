@@ -1,0 +1,62 @@
+"""RMSNorm over the last axis, plain and with a gate."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.norm import reference
+
+Activation = Literal["silu", "sigmoid"]
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, *, eps: float, zero_centred: bool
+) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis.
+
+    Args:
+        x: [.., D], any float dtype.
+        weight: [D], any float dtype.
+        zero_centred: the factor is 1 + weight.
+    Returns:
+        [.., D] in x's dtype; computed in fp32, or fp64 for an fp64 x, and rounded last.
+    Error:
+        a row's bits depend on that row alone.
+    """
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"weight {tuple(weight.shape)} does not fit rows {tuple(x.shape)}")
+    run = backend.select("rms_norm", reference.rms_norm, None, device=x.device)
+    return run(x, weight, eps=eps, zero_centred=zero_centred)
+
+
+def gated_rms_norm(
+    x_LHV: torch.Tensor,
+    gate_LHV: torch.Tensor,
+    weight_V: torch.Tensor,
+    *,
+    eps: float,
+    activation: Activation,
+    gate_first: bool,
+) -> torch.Tensor:
+    """RMSNorm over V with a gate: norm(x) * weight * act(gate), or norm(x * act(gate)) * weight.
+
+    Args:
+        x_LHV, gate_LHV: of one shape, any float dtypes.
+        weight_V: [V], or [H, V] where each head has its own.
+        gate_first: the gate goes before the norm (Mamba-2).
+    Returns:
+        [L, H, V] in x's dtype; computed in fp32, or fp64 for an fp64 x, and rounded last.
+    Error:
+        a row's bits depend on that row alone.
+    """
+    if gate_LHV.shape != x_LHV.shape:
+        raise ValueError(f"gate {tuple(gate_LHV.shape)} does not fit rows {tuple(x_LHV.shape)}")
+    if weight_V.shape not in (x_LHV.shape[-1:], x_LHV.shape[-2:]):
+        raise ValueError(f"weight {tuple(weight_V.shape)} does not fit rows {tuple(x_LHV.shape)}")
+    if activation not in ("silu", "sigmoid"):
+        raise ValueError(f"activation is silu or sigmoid, got {activation!r}")
+    run = backend.select("gated_rms_norm", reference.gated_rms_norm, None, device=x_LHV.device)
+    return run(x_LHV, gate_LHV, weight_V, eps=eps, activation=activation, gate_first=gate_first)

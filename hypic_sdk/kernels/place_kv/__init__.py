@@ -1,0 +1,1 @@
+"""Rotate keys and write keys and values to slots."""

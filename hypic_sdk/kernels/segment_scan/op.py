@@ -1,0 +1,100 @@
+"""Cold segments: outputs of every token and the pair (T, S) of each interior, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.items import NO_SLOT, ColdRun
+from hypic_sdk.kernels.scan_inputs import ScanInputs
+from hypic_sdk.kernels.segment_scan import reference
+
+
+def segment_scan(
+    inputs: ScanInputs,
+    cold_runs: Sequence[ColdRun],
+    states_SHKV: torch.Tensor,
+    transitions: torch.Tensor | None,
+    work_states_XHKV: torch.Tensor | None = None,
+    work_transitions: torch.Tensor | None = None,
+    *,
+    out_LHV: torch.Tensor,
+) -> list[bool]:
+    """Run stretches of cold segments through one linear layer.
+
+    Head seam, interior and tail seam follow each other from a zero state; every row's output is of
+    the segment's own full run.  When a run closes its interior, S = F - T S_head goes to
+    `states[state_slot]` and T to `transitions[transition_slot]`, rounded to the slab's dtype; until
+    then `states[state_slot]` holds the state after the head seam.  A run that does not finish its
+    segment leaves the running state and T so far in row `work_slot` of the work slabs.
+
+    The tiles' grid starts with the interior and again wherever a run does, so runs must be cut by
+    the segment's own length and settings alone (design 3.9).
+
+    Args:
+        states_SHKV: one layer's view of the state slab, in the work dtype (fp32, or fp64).
+        transitions: one layer's view: [X, H, K, K] any float dtype with erase; [X, H, K] or [X, H]
+            log-decay; for `rates` [X, H] (sum of the step sizes) or [X, H, K] (log-decay); none for
+            a constant decay.
+        work_states_XHKV, work_transitions: the same in the work dtype; may be none if every
+            segment fits one forward.
+        out_LHV: rows of the runs are written, all others are left as they are.
+    Returns:
+        per run whether T and S are finite as stored (fp16 overflow included); true where the
+        interior does not end in this run.  The rows are written either way.
+    Raises:
+        ValueError: shapes, dtypes or slots do not fit.
+    Error:
+        relative RMS to the fp64 recurrence below 1e-5 in fp32 and 1e-10 in fp64, before T and S
+        are rounded to their slabs.
+    Source:
+        design 3.2; HYPIC section 4.2, Eq. 6.
+    """
+    inputs.check()
+    inputs.check_slabs(states_SHKV, transitions)
+    if out_LHV.shape != inputs.value.shape:
+        raise ValueError(
+            f"out {tuple(out_LHV.shape)} does not fit value {tuple(inputs.value.shape)}"
+        )
+    for run in cold_runs:
+        _check_run(run, inputs, transitions, work_states_XHKV, work_transitions)
+    run_op = backend.select(
+        "segment_scan", reference.segment_scan, None, device=inputs.value.device
+    )
+    return run_op(
+        inputs,
+        cold_runs,
+        states_SHKV,
+        transitions,
+        work_states_XHKV,
+        work_transitions,
+        out_LHV,
+    )
+
+
+def _check_run(
+    run: ColdRun,
+    inputs: ScanInputs,
+    transitions: torch.Tensor | None,
+    work_states_XHKV: torch.Tensor | None,
+    work_transitions: torch.Tensor | None,
+) -> None:
+    num_rows = run.row_stop - run.row_start
+    if not 0 <= run.row_start < run.row_stop <= inputs.num_tokens:
+        raise ValueError(f"rows [{run.row_start}, {run.row_stop}) of {inputs.num_tokens}")
+    if run.offset < 0 or run.offset + num_rows > run.num_tokens:
+        raise ValueError(f"{num_rows} rows from token {run.offset} of {run.num_tokens}")
+    if min(run.head_tokens, run.tail_tokens) < 0 or (
+        run.head_tokens + run.tail_tokens >= run.num_tokens
+    ):
+        raise ValueError(
+            f"seams {run.head_tokens} and {run.tail_tokens} leave no interior of {run.num_tokens}"
+        )
+    if run.state_slot < 0 or (transitions is not None and run.transition_slot < 0):
+        raise ValueError(f"slots {run.state_slot}, {run.transition_slot} of a cold segment")
+    if num_rows < run.num_tokens:
+        missing = work_states_XHKV is None or (transitions is not None and work_transitions is None)
+        if missing or run.work_slot == NO_SLOT:
+            raise ValueError(f"{num_rows} of {run.num_tokens} tokens, and no row of work slabs")

@@ -1,0 +1,1 @@
+"""Causal depthwise conv from a carried tail."""

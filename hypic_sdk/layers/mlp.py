@@ -1,0 +1,27 @@
+"""SwiGLU feed-forward block."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hypic_sdk.kernels.activation import silu
+from hypic_sdk.layers.context import ForwardContext
+from hypic_sdk.layers.linear import Linear
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate(x)) * up(x)); gate and up are the halves of one weight, gate first."""
+
+    def __init__(self, width: int, inner: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.gate_up = Linear(width, 2 * inner, dtype=dtype)
+        self.down = Linear(inner, width, dtype=dtype)
+
+    def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """[L, D] -> [L, D]."""
+        alike = context.row_independent
+        gate, up = self.gate_up(hidden_LD, row_independent=alike).chunk(2, dim=-1)
+        inner = silu(gate).mul_(up)
+        output: torch.Tensor = self.down(inner, row_independent=alike)
+        return output

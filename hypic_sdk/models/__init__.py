@@ -1,0 +1,1 @@
+"""One file a model type; `loader.MODEL_TYPES` lists them."""

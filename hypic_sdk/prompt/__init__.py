@@ -1,0 +1,1 @@
+"""Text to segments: pieces, tokens, ids and keys.  No torch here."""

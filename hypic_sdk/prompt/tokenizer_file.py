@@ -1,0 +1,102 @@
+"""Rewrites of a `tokenizer.json`: no added tokens for callers, no invented space before a piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+WORD_MARK = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space so
+
+# stands in a vocabulary list for a piece that may not be matched; a list has no holes
+_UNMATCHABLE = "\U0010fffe" * 16
+
+
+def piecewise(file: dict[str, Any]) -> dict[str, Any]:
+    """The same tokenizer for one piece of a prompt: nothing is put before, after or around it.
+
+    The prompt is cut into pieces that are tokenised one by one, so a space that a tokenizer invents
+    at the start of each text would stand before every piece.  The decoder is told the same.
+    """
+    rewritten = dict(file)
+    # the post-processor adds beginning-of-text tokens and trims offsets; both are done elsewhere
+    rewritten.update(truncation=None, padding=None, post_processor=None)
+    for stage in ("normalizer", "pre_tokenizer", "decoder"):
+        rewritten[stage] = _without_prefix_space(rewritten.get(stage))
+    return rewritten
+
+
+def _without_prefix_space(stage: Any) -> Any:
+    if not isinstance(stage, dict):
+        return stage
+    changed = dict(stage)
+    if "add_prefix_space" in changed:
+        changed["add_prefix_space"] = False
+    if changed.get("type") == "Metaspace":
+        changed["prepend_scheme"] = "never"
+    for inner in ("normalizers", "pretokenizers", "decoders"):
+        if isinstance(changed.get(inner), list):
+            changed[inner] = [
+                _without_prefix_space(one) for one in changed[inner] if not _is_prefix_only(one)
+            ]
+    return None if _is_prefix_only(changed) else changed
+
+
+def _is_prefix_only(stage: Any) -> bool:
+    """Whether a stage only puts the word mark before a text, or takes the space off again."""
+    if not isinstance(stage, dict):
+        return False
+    if stage.get("type") == "Prepend":
+        return stage.get("prepend") in (WORD_MARK, " ")
+    # one space at the left is what undoes a prepended mark; a strip of anything else is kept
+    return stage.get("type") == "Strip" and stage.get("content") == " " and stage.get("stop") == 0
+
+
+def added_tokens(file: dict[str, Any]) -> dict[int, str]:
+    """Id and content of every added token that is more than white space.
+
+    An added token of white space only (some vocabularies have runs of spaces) marks no structure:
+    it stays what the model's own vocabulary makes of it.
+    """
+    return {
+        int(entry["id"]): str(entry["content"])
+        for entry in file.get("added_tokens") or ()
+        if str(entry["content"]).replace(WORD_MARK, " ").strip()
+    }
+
+
+def for_callers(file: dict[str, Any], forbidden: frozenset[int]) -> dict[str, Any]:
+    """The same tokenizer without added tokens; no vocabulary entry has a `forbidden` id."""
+    rewritten = dict(file)
+    rewritten["added_tokens"] = []
+    model = dict(rewritten.get("model") or {})
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        model["vocab"] = {word: id_ for word, id_ in vocab.items() if id_ not in forbidden}
+        if isinstance(model.get("merges"), list):
+            model["merges"] = list(_merges_within(model["merges"], model["vocab"]))
+    elif isinstance(vocab, list):
+        model["vocab"] = [
+            [f"{_UNMATCHABLE}{id_}", entry[1]] if id_ in forbidden else entry
+            for id_, entry in enumerate(vocab)
+        ]
+    rewritten["model"] = model
+    return rewritten
+
+
+def _merges_within(merges: list[Any], vocab: dict[str, int]) -> Iterator[Any]:
+    """The merges whose operands and result are all in the vocabulary."""
+    for merge in merges:
+        left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+        if left in vocab and right in vocab and left + right in vocab:
+            yield merge
+
+
+def unknown_token_id(file: dict[str, Any]) -> int | None:
+    """The id that stands for text the vocabulary can not spell, if there is one."""
+    model = file.get("model") or {}
+    if isinstance(model.get("unk_id"), int):
+        return int(model["unk_id"])
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict) and model.get("unk_token") in vocab:
+        return int(vocab[model["unk_token"]])
+    return None

@@ -1,0 +1,117 @@
+"""One request's events to text deltas.  No I/O: whoever drives it feeds events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+from hypic_sdk.errors import WorkerError, from_payload
+from hypic_sdk.prompt.incremental import Decoder
+from hypic_sdk.prompt.reply_text import ReplyText
+from hypic_sdk.transport.messages import EngineReport, FinishReason, TokenEvent, TokenLogprobs
+
+FinishText = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDelta:
+    """Text that is sure, the log-probabilities of its tokens, and at the end why and at what cost.
+
+    The last delta has `finish_reason` set; its `report` is none only if the request was stopped
+    before its prompt was done.
+    """
+
+    text: str = ""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishText | None = None
+    report: EngineReport | None = None
+
+
+@final
+class ReplyAssembler:
+    """Feeds on the events of one request until the last one.
+
+    A stop string ends the text at once; the request itself must then be cancelled by whoever
+    drives this (`wants_cancel`), and its last event still be fed.
+    """
+
+    def __init__(self, tokenizer: Decoder, stops: Sequence[str] = ()) -> None:
+        self._text = ReplyText(tokenizer, stops)
+        self._token_ids: list[int] = []
+        self._said: list[str] = []
+        self._num_said = 0
+        # log-probabilities whose tokens are not handed out yet, with where their text starts
+        self._waiting: list[tuple[int, TokenLogprobs]] = []
+        self.is_over = False
+
+    @property
+    def wants_cancel(self) -> bool:
+        """A stop string was found and the request still runs."""
+        return self._text.stopped and not self.is_over
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the text ends before a stop string, so that it is not that of the token ids."""
+        return self._text.stopped
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All ids so far, also those behind a stop string."""
+        return tuple(self._token_ids)
+
+    @property
+    def text(self) -> str:
+        """All text handed out so far."""
+        return "".join(self._said)
+
+    def feed(self, event: TokenEvent) -> ReplyDelta | None:
+        """Take the next event; none if there is nothing to say yet.
+
+        Raises:
+            HypicError: the one that ended the request.
+        """
+        assert not self.is_over, "no event follows the last one"
+        if event.finish_reason is FinishReason.ERROR and not self._text.stopped:
+            self.is_over = True
+            raise _error_of(event)
+        text = self._take_tokens(event)
+        if event.finish_reason is None:
+            logprobs = self._release()
+            return ReplyDelta(text, logprobs) if text or logprobs else None
+        self.is_over = True
+        text += self._say(self._text.finish())
+        ended = event.finish_reason is FinishReason.LENGTH and not self._text.stopped
+        return ReplyDelta(text, self._release(), "length" if ended else "stop", report=event.report)
+
+    def _take_tokens(self, event: TokenEvent) -> str:
+        self._token_ids.extend(event.token_ids)
+        if not event.logprobs:
+            return self._say(self._text.push(event.token_ids))
+        said = []
+        for number, token_id in enumerate(event.token_ids):
+            start = self._text.num_decoded
+            if number < len(event.logprobs) and not self._text.stopped:
+                self._waiting.append((start, event.logprobs[number]))
+            said.append(self._text.push([token_id]))
+        return self._say("".join(said))
+
+    def _say(self, text: str) -> str:
+        self._said.append(text)
+        self._num_said += len(text)
+        return text
+
+    def _release(self) -> tuple[TokenLogprobs, ...]:
+        """Log-probabilities of the tokens whose text has begun to be handed out."""
+        ended = self.is_over and not self._text.stopped
+        released = [one for start, one in self._waiting if ended or start < self._num_said]
+        # behind a stop string there are no tokens to tell of
+        kept = [] if ended or self._text.stopped else self._waiting[len(released) :]
+        self._waiting = kept
+        return tuple(released)
+
+
+def _error_of(event: TokenEvent) -> Exception:
+    if event.error is None:
+        return WorkerError("the request failed without saying why", request_id=event.request_id)
+    return from_payload(event.error)

@@ -1,0 +1,102 @@
+"""A warm job: segments on their way into the public pool, with progress and cancel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import final
+
+from hypic_sdk.errors import DeadlineExceeded
+from hypic_sdk.service.warm_progress import WarmProgress
+from hypic_sdk.service.worker_port import Event, WorkerPort
+from hypic_sdk.transport.messages import WarmEvent, WarmRequest
+from hypic_sdk.wire.segments import WarmJobObject
+
+ProgressListener = Callable[[WarmJobObject], None]
+
+
+@final
+class WarmJob:
+    """Runs in the background from when it is made; any thread may look, wait or cancel.
+
+    A job that fails is told by its `status` and `errors`, also by `wait`: what was warmed stays.
+    """
+
+    def __init__(self, message: WarmRequest, worker: WorkerPort, *, created_at: int) -> None:
+        self.id = message.request_id
+        self._worker = worker
+        self._changed = threading.Condition()
+        self._events: list[WarmEvent] = []
+        self._progress = WarmProgress(
+            message.request_id,
+            num_segments=len(message.segments),
+            num_tokens=sum(len(part.token_ids) for part in message.segments),
+            created_at=created_at,
+        )
+        worker.submit(message, self._take)
+
+    def _take(self, event: Event) -> None:
+        """Called by the worker, on its thread."""
+        assert isinstance(event, WarmEvent), "a warm job has warm events"
+        with self._changed:
+            self._events.append(event)
+            self._progress.feed(event)
+            self._changed.notify_all()
+
+    def snapshot(self) -> WarmJobObject:
+        """The job as it stands."""
+        with self._changed:
+            return self._progress.snapshot()
+
+    @property
+    def status(self) -> str:
+        """running, succeeded, failed or cancelled."""
+        return self.snapshot().status
+
+    def events(self) -> Iterator[WarmEvent]:
+        """Every event from the first, waiting for those to come; ends with the job."""
+        position = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda at=position: len(self._events) > at)  # type: ignore[misc]
+                fresh = self._events[position:]
+            yield from fresh
+            position += len(fresh)
+            if fresh[-1].done:
+                return
+
+    def wait(
+        self, timeout_s: float | None = None, on_progress: ProgressListener | None = None
+    ) -> WarmJobObject:
+        """Wait for the end of the job.
+
+        Args:
+            on_progress: called on this thread with the job as it stands, whenever it has changed
+                and at the end.
+        Raises:
+            DeadlineExceeded: not over after `timeout_s`; the job goes on.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        num_seen = 0
+        while True:
+            num_seen, job = self._wait_for_more(num_seen, deadline_s)
+            if on_progress is not None:
+                on_progress(job)
+            if job.status != "running":
+                return job
+
+    def _wait_for_more(self, num_seen: int, deadline_s: float | None) -> tuple[int, WarmJobObject]:
+        """The number of events and the job, once there are more than `num_seen` or it is over."""
+        with self._changed:
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            came = self._changed.wait_for(
+                lambda: len(self._events) > num_seen or self._progress.is_over, left_s
+            )
+            if not came:
+                raise DeadlineExceeded("the warm job is not over yet", request_id=self.id)
+            return len(self._events), self._progress.snapshot()
+
+    def cancel(self) -> None:
+        """Ask for its end; what is warm by then stays.  A job that is over is left as it is."""
+        self._worker.cancel(self.id)

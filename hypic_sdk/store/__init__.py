@@ -1,0 +1,1 @@
+"""Hypic Store: two pools, and the one owner of cache memory."""

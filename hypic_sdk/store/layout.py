@@ -1,0 +1,202 @@
+"""How many bytes a row or a slot takes, and how a byte budget is split into rows and slots.
+
+The store hands out three kinds of slot (design 8, first version): state rows, transition rows and
+KV slots of one token.  Each kind has its own slab, is counted, refused and evicted apart, and
+serves segment entries, chain entries and requests alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from hypic_sdk.config import StoreConfig
+from hypic_sdk.errors import ConfigError
+from hypic_sdk.models.base import ModelSpec, TransitionKind
+
+NO_SLOT = -1
+"""The transition slot of an entry whose transition follows from its length (as in the ops)."""
+
+SEGMENTS_PER_REQUEST = 4
+"""Segments that the split expects in a prompt: their KV is placed once more for the request."""
+
+ROWS_PER_REQUEST = 2
+"""State rows that the split expects for one request: its running state and one chain entry."""
+
+# how many axes of size K stand behind [X, J, H]; none: nothing is stored
+_KEY_AXES: Mapping[TransitionKind, int | None] = MappingProxyType(
+    {
+        TransitionKind.CONSTANT: None,
+        TransitionKind.SCALAR: 0,
+        TransitionKind.DIAGONAL: 1,
+        TransitionKind.DENSE: 2,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlabSizes:
+    """How many rows and slots the slabs have, and what of the budget no slab could use.
+
+    `budget_bytes` is what the slabs really take: the sum that `Store.usage` always adds up to.
+    """
+
+    num_state_rows: int  # S
+    num_transition_rows: int  # X, 0 when transitions follow from the length
+    num_kv_slots: int  # P, 0 without full attention
+    budget_bytes: int
+    unused_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """Shapes and dtypes of what is cached, for one model in one precision."""
+
+    num_linear: int  # J
+    num_heads: int  # H
+    key_size: int  # K
+    value_size: int  # V
+    transition_axes: tuple[int, ...] | None  # axes of a row behind [J]: (H,), (H, K), (H, K, K)
+    conv_rows: int  # W-1
+    conv_channels: int  # C
+    num_attention: int  # A
+    num_kv_heads: int  # G
+    head_size: int  # E
+    dtype: torch.dtype  # of conv tails, keys and values
+    state_dtype: torch.dtype
+    transition_dtype: torch.dtype
+
+    @classmethod
+    def of(
+        cls,
+        spec: ModelSpec,
+        *,
+        dtype: torch.dtype,
+        state_dtype: torch.dtype,
+        transition_dtype: torch.dtype,
+    ) -> StoreLayout:
+        """The layout for a model.
+
+        Args:
+            dtype: what the model runs in: conv tails, keys and values.
+            state_dtype: end states and running states (fp32, or fp64 when the model runs in fp64).
+            transition_dtype: dense transitions only; scalar and diagonal ones are log-decays in
+                the state's dtype.
+        """
+        linear, attention = spec.linear, spec.attention
+        key_axes = _KEY_AXES[linear.transition]
+        has_kv = attention is not None and spec.num_attention > 0
+        return cls(
+            num_linear=spec.num_linear,
+            num_heads=linear.num_heads,
+            key_size=linear.key_size,
+            value_size=linear.value_size,
+            transition_axes=(
+                None if key_axes is None else (linear.num_heads, *[linear.key_size] * key_axes)
+            ),
+            conv_rows=linear.conv_width - 1 if linear.conv_channels else 0,
+            conv_channels=linear.conv_channels,
+            num_attention=spec.num_attention if has_kv else 0,
+            num_kv_heads=attention.num_kv_heads if attention is not None else 0,
+            head_size=attention.head_size if attention is not None else 0,
+            dtype=dtype,
+            state_dtype=state_dtype,
+            transition_dtype=(
+                transition_dtype if linear.transition is TransitionKind.DENSE else state_dtype
+            ),
+        )
+
+    @property
+    def state_row_bytes(self) -> int:
+        """One state row: the states and conv tails of all linear layers."""
+        state = self.num_heads * self.key_size * self.value_size * self.state_dtype.itemsize
+        tail = self.conv_rows * self.conv_channels * self.dtype.itemsize
+        return self.num_linear * (state + tail)
+
+    @property
+    def transition_row_bytes(self) -> int:
+        """One transition row: all linear layers; 0 when nothing is stored."""
+        if self.transition_axes is None:
+            return 0
+        return self.num_linear * math.prod(self.transition_axes) * self.transition_dtype.itemsize
+
+    @property
+    def kv_slot_bytes(self) -> int:
+        """One token's keys and values in all attention layers; 0 without any."""
+        return 2 * self.num_attention * self.num_kv_heads * self.head_size * self.dtype.itemsize
+
+    @property
+    def keeps_transitions(self) -> bool:
+        """Whether a segment entry has a transition row."""
+        return self.transition_axes is not None
+
+    @property
+    def keeps_kv(self) -> bool:
+        """Whether a token has a KV slot."""
+        return self.kv_slot_bytes > 0
+
+    def segment_bytes(self, interior_tokens: int) -> int:
+        """What one segment entry takes."""
+        rows = self.state_row_bytes + self.transition_row_bytes
+        return rows + interior_tokens * self.kv_slot_bytes
+
+    def split(self, config: StoreConfig) -> SlabSizes:
+        """Split a budget at start by `expected_segment_tokens`.
+
+        The budget is cut into equal shares, one for `SEGMENTS_PER_REQUEST` segments of the expected
+        length (state row, transition row, KV of the interior each) and one request over them: its
+        `ROWS_PER_REQUEST` state rows, and KV for the same tokens once more, because a request (and
+        the chain entries it leaves) has its keys rotated to its own positions.  Rows are rounded
+        down, and all that remains goes to KV slots (to state rows where there are none).
+
+        Raises:
+            ConfigError: the budget can not hold one segment and one request over it.
+        """
+        expected = config.expected_segment_tokens
+        state, transition, kv = (
+            self.state_row_bytes,
+            self.transition_row_bytes,
+            self.kv_slot_bytes,
+        )
+        least = 2 * state + transition + 2 * expected * kv
+        if config.budget_bytes < least:
+            raise ConfigError(
+                f"budget_bytes {config.budget_bytes} can not hold one segment of {expected} tokens "
+                f"and one request over it: at least {least} bytes",
+                budget_bytes=config.budget_bytes,
+                least_bytes=least,
+            )
+        share = (
+            SEGMENTS_PER_REQUEST * (self.segment_bytes(expected) + expected * kv)
+            + ROWS_PER_REQUEST * state
+        )
+        if share == 0:
+            raise ConfigError("the model caches nothing: no linear and no attention layer")
+        segments = max(1, SEGMENTS_PER_REQUEST * config.budget_bytes // share)
+        request_rows = max(1, ROWS_PER_REQUEST * config.budget_bytes // share)
+        return self.sizes(
+            num_state_rows=segments + request_rows,
+            num_transition_rows=segments if self.keeps_transitions else 0,
+            budget_bytes=config.budget_bytes,
+        )
+
+    def sizes(
+        self, *, num_state_rows: int, num_transition_rows: int, budget_bytes: int
+    ) -> SlabSizes:
+        """Give what the rows leave of a budget to KV slots, or else to state rows."""
+        rest = budget_bytes - num_state_rows * self.state_row_bytes
+        rest -= num_transition_rows * self.transition_row_bytes
+        assert rest >= 0, f"rows alone take {-rest} bytes more than the budget"
+        num_kv_slots = 0
+        if self.keeps_kv:
+            num_kv_slots, rest = divmod(rest, self.kv_slot_bytes)
+        else:
+            more, rest = divmod(rest, self.state_row_bytes)
+            num_state_rows += more
+        return SlabSizes(
+            num_state_rows, num_transition_rows, num_kv_slots, budget_bytes - rest, rest
+        )

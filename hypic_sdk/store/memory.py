@@ -1,0 +1,134 @@
+"""All books of one store, shared by its door and its leases; how room is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from hypic_sdk.errors import PoolExhausted
+from hypic_sdk.store.arena import Amount, Arena, Holding
+from hypic_sdk.store.entries import SegmentEntry
+from hypic_sdk.store.eviction import EvictionPolicy
+from hypic_sdk.store.layout import SlabSizes, StoreLayout
+from hypic_sdk.store.private_pool import PrivatePool
+from hypic_sdk.store.public_pool import PublicPool
+from hypic_sdk.store.residents import AnyResident, Residents
+from hypic_sdk.store.slot_pool import SlotPool
+
+if TYPE_CHECKING:
+    from hypic_sdk.store.lease import Lease
+
+
+@final
+class Memory:
+    """Arena, pools, policy and open leases of one store."""
+
+    def __init__(
+        self,
+        layout: StoreLayout,
+        sizes: SlabSizes,
+        policy: EvictionPolicy[AnyResident],
+        *,
+        max_chain_entries_per_session: int,
+        device: torch.device,
+    ) -> None:
+        self.layout = layout
+        self.sizes = sizes
+        self.device = device
+        self.arena = Arena(layout, sizes)
+        self.policy = policy
+        self.residents = Residents(self.arena, policy)
+        self.segments = PublicPool(self.residents)
+        self.chains = PrivatePool(self.residents, max_chain_entries_per_session)
+        self.leases: dict[Lease, None] = {}
+        self.num_evicted = 0
+
+    def refuse_if_never(self, wanted: Amount, pinned: Sequence[Holding]) -> None:
+        """Raise PoolExhausted if even an empty store could not hold the wanted and the pinned."""
+        for pool, num_wanted, slots in self._by_pool(wanted, pinned):
+            needed = num_wanted + int(pool.mark(slots).sum())
+            if needed > pool.num_slots:
+                raise _never_fits(pool, needed)
+
+    def fits(self, wanted: Amount, pinned: Sequence[Holding]) -> bool:
+        """Whether the wanted could be free once all idle entries but the pinned are evicted."""
+        for pool, num_wanted, slots in self._by_pool(wanted, pinned):
+            if num_wanted <= pool.num_free:
+                continue
+            spared = int((pool.mark(slots) & (pool.pins == 0)).sum())
+            if num_wanted > pool.num_free + pool.num_idle - spared:
+                return False
+        return True
+
+    def make_room(self, wanted: Amount, *, only_spare: bool = False) -> bool:
+        """Evict idle entries until this much is free; returns whether it is.
+
+        Entries that are not retained go first (no others with `only_spare`), then by the policy.
+        An entry stays if nothing that is short would come of it.
+        """
+        if not self._short(wanted):
+            return True
+        # sorting is stable: the policy's order holds among the retained, and among the others
+        victims = sorted(self.policy.order(), key=lambda resident: resident.retained)
+        if only_spare:
+            victims = [resident for resident in victims if not resident.retained]
+        # KV slots that idle entries share come free with the last of them only, so such entries
+        # have their turn when the others did not suffice
+        self._evict_some(wanted, victims, SlotPool.frees)
+        self._evict_some(wanted, [v for v in victims if v.findable], SlotPool.has_idle)
+        return not self._short(wanted)
+
+    def _evict_some(
+        self,
+        wanted: Amount,
+        victims: Sequence[AnyResident],
+        helps: Callable[[SlotPool, torch.Tensor], bool],
+    ) -> None:
+        """Evict those victims in turn whose slots help with what is short, while anything is."""
+        for victim in victims:
+            short = self._short(wanted)
+            if not short:
+                return
+            held = dict(zip(self.arena, victim.holding, strict=True))
+            if any(helps(pool, held[pool]) for pool in short):
+                self._evict(victim)
+
+    def _evict(self, victim: AnyResident) -> None:
+        if isinstance(victim.entry, SegmentEntry):
+            self.segments.forget(victim.entry.key, evicted=True)
+        else:
+            self.chains.forget(victim.namespace, victim.entry)
+        gone = self.residents.remove(victim)
+        assert gone, "a pinned entry was evicted"
+        self.num_evicted += 1
+
+    def _short(self, wanted: Amount) -> list[SlotPool]:
+        """The slabs that have too little free."""
+        return [
+            pool for pool, count in zip(self.arena, wanted, strict=True) if pool.num_free < count
+        ]
+
+    def _by_pool(
+        self, wanted: Amount, pinned: Sequence[Holding]
+    ) -> Iterator[tuple[SlotPool, int, list[torch.Tensor]]]:
+        """Per slab: itself, how many slots are wanted, which are to be pinned."""
+        groups = zip(*pinned, strict=True) if pinned else ((), (), ())
+        for pool, count, slots in zip(self.arena, wanted, groups, strict=True):
+            yield pool, count, list(slots)
+
+
+def _never_fits(pool: SlotPool, num_needed: int) -> PoolExhausted:
+    needed_bytes, limit_bytes = (num_needed * pool.slot_bytes, pool.num_slots * pool.slot_bytes)
+    error = PoolExhausted(
+        f"the request needs {needed_bytes} bytes of {pool.name} ({num_needed} slots), the store "
+        f"has {limit_bytes} ({pool.num_slots} slots)",
+        pool=pool.name,
+        needed_bytes=needed_bytes,
+        limit_bytes=limit_bytes,
+        retryable=False,
+    )
+    # true of the class, but waiting can not help here
+    error.retryable = False  # type: ignore[misc]
+    return error

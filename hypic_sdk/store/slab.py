@@ -1,0 +1,60 @@
+"""The preallocated tensors behind the slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hypic_sdk.store.layout import SlabSizes, StoreLayout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slabs:
+    """The memory that every entry and running state lies in.  Not cleared: written before read."""
+
+    states: torch.Tensor  # [S, J, H, K, V] state_dtype
+    conv_tails: torch.Tensor  # [S, J, W-1, C] dtype, same row index as `states`
+    transitions: torch.Tensor | None  # [X, J, H], [X, J, H, K] or [X, J, H, K, K]; none: constant
+    keys: torch.Tensor  # [A, P, G, E] dtype; of segment entries unrotated
+    values: torch.Tensor  # [A, P, G, E] dtype
+
+    @classmethod
+    def allocate(cls, layout: StoreLayout, sizes: SlabSizes, device: torch.device) -> Slabs:
+        """Take the memory, once, at start."""
+        rows, linear = sizes.num_state_rows, layout.num_linear
+        kv_shape = (
+            layout.num_attention,
+            sizes.num_kv_slots,
+            layout.num_kv_heads,
+            layout.head_size,
+        )
+        transitions = None
+        if layout.transition_axes is not None:
+            transitions = torch.empty(
+                (sizes.num_transition_rows, linear, *layout.transition_axes),
+                dtype=layout.transition_dtype,
+                device=device,
+            )
+        return cls(
+            states=torch.empty(
+                (rows, linear, layout.num_heads, layout.key_size, layout.value_size),
+                dtype=layout.state_dtype,
+                device=device,
+            ),
+            conv_tails=torch.empty(
+                (rows, linear, layout.conv_rows, layout.conv_channels),
+                dtype=layout.dtype,
+                device=device,
+            ),
+            transitions=transitions,
+            keys=torch.empty(kv_shape, dtype=layout.dtype, device=device),
+            values=torch.empty(kv_shape, dtype=layout.dtype, device=device),
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """What the tensors really take."""
+        slabs = [self.states, self.conv_tails, self.keys, self.values]
+        slabs += [] if self.transitions is None else [self.transitions]
+        return sum(slab.numel() * slab.element_size() for slab in slabs)

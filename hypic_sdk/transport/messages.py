@@ -1,0 +1,151 @@
+"""What goes to an engine and what comes back.  Frozen dataclasses of plain values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from hypic_sdk.prompt.segment import PromptPart, SegmentedPrompt, SegmentId
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen.  `temperature` 0 is greedy.  `top_k` 0 and `top_p` 1 are off."""
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None  # none: off; n: the chosen token's and the n best
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One generation.  `max_tokens` 0 prepares everything and answers without a token."""
+
+    request_id: str
+    prompt: SegmentedPrompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    namespace: str = ""  # tenant's share of the cache namespace
+    reuse: bool = True  # false is mode "off": reads no entry, writes none
+    session_id: str | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WarmRequest:
+    """Put segments into the public pool ahead of need."""
+
+    request_id: str
+    segments: tuple[PromptPart, ...]  # role inner, with ids
+    namespace: str = ""
+
+
+class SegmentStatus(Enum):
+    """What became of one segment of a request."""
+
+    HIT = "hit"  # its entry was used
+    PREFIX = "prefix"  # covered by a chain entry
+    COLD = "cold"  # computed by this request, or waited for
+    LIVE = "live"  # computed in place, nothing kept (reason says why)
+    TRAILING = "trailing"  # stands last: live, neither looked up nor kept
+
+
+class MissReason(Enum):
+    """Why a segment was not a hit."""
+
+    NEVER_WARMED = "never_warmed"
+    EVICTED = "evicted"
+    BELOW_MIN_TOKENS = "below_min_tokens"
+    POLICY_OFF = "policy_off"  # mode off, or a mode without segments
+    CAPACITY = "capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment of one request: status, why, where it lay, what it cost."""
+
+    segment_id: SegmentId
+    message_index: int
+    content_index: int
+    status: SegmentStatus
+    miss_reason: MissReason | None
+    tier: str | None  # gpu, host or disk, of a hit; the CPU engine's memory is called gpu too
+    start: int  # global position of its first token
+    num_tokens: int
+    reused_tokens: int  # tokens that were not computed in this request
+    seam_tokens: int  # tokens recomputed in place
+    cold_ms: float  # time spent on computing it cold, 0 for a hit
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What one request's prompt cost.
+
+    prompt = chain + segment (gaps) + live; cold tokens come on top (computed for an entry, then
+    reused), so `computed` = live + cold.
+    """
+
+    prompt_tokens: int
+    chain_tokens: int  # covered by a chain entry (3.3)
+    segment_tokens: int  # interiors taken from entries, also those made by this request
+    live_tokens: int  # went through the model during assembly, seams included
+    seam_tokens: int
+    cold_tokens: int  # tokens of segments that this request computed as 3.2
+    cached_tokens: int  # chain + interiors that were hits: prompt tokens not computed now
+    exact: bool  # no gap stands after other tokens
+    segments: tuple[SegmentReport, ...]
+    queue_ms: float
+    cold_ms: float
+    ttft_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probability of the chosen token, and of the best ones (token id, logprob), best first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class FinishReason(Enum):
+    """Why a request ended."""
+
+    STOP = "stop"  # an end token, or the caller had what it wanted
+    LENGTH = "length"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One step of one request.
+
+    Each request ends with exactly one event whose `finish_reason` is set; it carries the report (if
+    the prompt was processed) or the error payload (see `errors.HypicError.to_payload`).  The end
+    token itself is not in `token_ids`.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    report: EngineReport | None = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WarmEvent:
+    """Progress of a warm request: one event per segment, then one with `done` set."""
+
+    request_id: str
+    segment_id: SegmentId | None = None
+    status: SegmentStatus | None = None  # HIT: was there; COLD: computed; LIVE: is not kept
+    num_tokens: int = 0
+    cold_ms: float = 0.0
+    error: dict[str, Any] | None = None
+    done: bool = False

@@ -1,0 +1,1 @@
+"""Request and reply models, shared by server, client and adapters."""

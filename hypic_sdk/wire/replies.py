@@ -1,0 +1,149 @@
+"""Replies, whole or in chunks, shaped like OpenAI's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hypic_sdk.wire.parse import ReplyModel
+from hypic_sdk.wire.report import CacheReport, Usage
+
+FinishReason = Literal["stop", "length"]
+
+
+class TopLogprob(ReplyModel):
+    """One of the best tokens at a place.  `bytes` are those of its text."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class TokenLogprob(ReplyModel):
+    """The chosen token at a place, and the best ones."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+
+class Logprobs(ReplyModel):
+    """Log-probabilities of the tokens of a reply or of a chunk."""
+
+    content: list[TokenLogprob]
+
+
+class ReplyMessage(ReplyModel):
+    """The assistant's message."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(ReplyModel):
+    """One reply."""
+
+    index: int = 0
+    message: ReplyMessage
+    finish_reason: FinishReason
+    logprobs: Logprobs | None = None
+
+
+class ChatCompletion(ReplyModel):
+    """A whole reply.  `hypic` is the cache report, in Python also called `cache`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    hypic: CacheReport | None = None
+
+    @property
+    def cache(self) -> CacheReport | None:
+        """What the prompt cost; none if the request asked for no report."""
+        return self.hypic
+
+    @property
+    def request_id(self) -> str:
+        """The id by which logs know this request."""
+        return self.id
+
+
+class Delta(ReplyModel):
+    """What a chunk adds to the assistant's message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChunkChoice(ReplyModel):
+    """A chunk of one reply."""
+
+    index: int = 0
+    delta: Delta
+    finish_reason: FinishReason | None = None
+    logprobs: Logprobs | None = None
+
+
+class ChatCompletionChunk(ReplyModel):
+    """A chunk of a stream; the last one has no choices, but usage and cache report."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+    hypic: CacheReport | None = None
+
+    @property
+    def cache(self) -> CacheReport | None:
+        """The cache report, on the last chunk."""
+        return self.hypic
+
+    @property
+    def request_id(self) -> str:
+        """The id by which logs know this request."""
+        return self.id
+
+
+class CompletionLogprobs(ReplyModel):
+    """Log-probabilities of a plain completion, as parallel lists."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(ReplyModel):
+    """One reply to a plain prompt, or a chunk of it."""
+
+    index: int = 0
+    text: str
+    finish_reason: FinishReason | None = None
+    logprobs: CompletionLogprobs | None = None
+
+
+class Completion(ReplyModel):
+    """A reply to a plain prompt; chunks of a stream have the same shape."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    hypic: CacheReport | None = None
+
+    @property
+    def cache(self) -> CacheReport | None:
+        """What the prompt cost; none if the request asked for no report."""
+        return self.hypic
+
+    @property
+    def request_id(self) -> str:
+        """The id by which logs know this request."""
+        return self.id

@@ -1,0 +1,109 @@
+"""Python values to wire requests: what clients, served or offline, let their callers write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from hypic_sdk.wire.chat import ChatRequest
+from hypic_sdk.wire.completions import CompletionRequest
+from hypic_sdk.wire.parse import parse
+from hypic_sdk.wire.segments import SegmentIds, SegmentObject
+
+SegmentRef = str | SegmentObject
+"""A segment id, or the object that registering gave."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """What chat and plain completions may be asked for, by the names of the wire."""
+
+    model: str
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    stream_options: Mapping[str, Any]
+    hypic: Mapping[str, Any]
+
+
+class ChatOptions(SamplingOptions, total=False):
+    """What a chat may be asked for besides."""
+
+    documents: Iterable[str | SegmentObject | Mapping[str, Any]]
+    max_completion_tokens: int
+    logprobs: bool
+    top_logprobs: int
+    tools: Sequence[Mapping[str, Any]]
+    tool_choice: str
+    chat_template_kwargs: Mapping[str, Any]
+
+
+class CompletionOptions(SamplingOptions, total=False):
+    """What a plain completion may be asked for besides."""
+
+    logprobs: int
+
+
+def chat_request(messages: Iterable[Mapping[str, Any]], options: ChatOptions) -> ChatRequest:
+    """The request of a chat.
+
+    Raises:
+        TypeError: an option that does not exist.
+        RequestError: a value that is wrong.
+    """
+    fields: dict[str, Any] = dict(options)
+    _check_names(fields, ChatOptions)
+    if "documents" in fields:
+        fields["documents"] = [_document(one) for one in fields["documents"]]
+    return parse(ChatRequest, {**fields, "messages": [_message(one) for one in messages]})
+
+
+def completion_request(
+    prompt: str | Iterable[Any], options: CompletionOptions
+) -> CompletionRequest:
+    """The request of a plain prompt: a text, or its parts in order; raises as `chat_request`."""
+    fields: dict[str, Any] = dict(options)
+    _check_names(fields, CompletionOptions)
+    parts = prompt if isinstance(prompt, str) else [_part(one) for one in prompt]
+    return parse(CompletionRequest, {**fields, "prompt": parts})
+
+
+def _check_names(fields: Mapping[str, Any], known: type[Any]) -> None:
+    """A keyword argument that does not exist is a bug of the caller, told as Python does."""
+    unknown = sorted(fields.keys() - known.__optional_keys__)
+    if unknown:
+        raise TypeError(f"unexpected keyword arguments: {', '.join(unknown)}")
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return dict(message)
+    return {**message, "content": [_part(part) for part in content]}
+
+
+def _part(part: Any) -> Any:
+    """A content part as the wire has it; in a list, a string is a text."""
+    if isinstance(part, SegmentObject):
+        return {"type": "segment", "segment_id": part.id}
+    return {"type": "text", "text": part} if isinstance(part, str) else part
+
+
+def _document(document: str | SegmentObject | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(document, SegmentObject):
+        return {"segment_id": document.id}
+    return {"text": document} if isinstance(document, str) else dict(document)
+
+
+def id_of(segment: SegmentRef) -> str:
+    """The id of a segment."""
+    return segment.id if isinstance(segment, SegmentObject) else segment
+
+
+def segment_ids(segments: Iterable[SegmentRef]) -> SegmentIds:
+    """Some segments by their ids.  Raises RequestError for what is no id."""
+    return parse(SegmentIds, {"segment_ids": [id_of(segment) for segment in segments]})

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypic_sdk.kernels.linear.op import linear
+from tests.closeness import assert_close
+
+# K-term sums in the given precision; bf16: one rounding of the result
+BOUNDS = {torch.float64: 1e-14, torch.float32: 2e-6, torch.bfloat16: 2**-8}
+
+
+def draw(rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: int = 0):
+    rng = torch.Generator().manual_seed(seed)
+    shapes = (rows, inputs), (outputs, inputs), (outputs,)
+    return [torch.randn(shape, generator=rng, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+@given(
+    tiles=st.integers(1, 5),
+    inputs=st.integers(1, 700),
+    outputs=st.integers(1, 70),
+    has_bias=st.booleans(),
+    dtype=st.sampled_from(list(BOUNDS)),
+    row_independent=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_agrees_with_the_definition(
+    tiles, inputs, outputs, has_bias, dtype, row_independent, seed
+):
+    x, weight, bias = draw(16 * tiles, inputs, outputs, dtype, seed)
+    got = linear(x, weight, bias if has_bias else None, row_independent=row_independent)
+    want = x.double() @ weight.double().t() + (bias.double() if has_bias else 0.0)
+    assert got.dtype == dtype
+    assert got.is_contiguous()
+    assert_close("product", got, want, rel_rms=BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_any_row_count_without_row_independence(rows):
+    x, weight, _ = draw(rows, 40, 3, torch.float32)
+    got = linear(x, weight, row_independent=False)
+    torch.testing.assert_close(got, x @ weight.t())
+
+
+def test_no_rows_at_all():
+    x, weight, bias = draw(0, 300, 5, torch.float32)
+    assert linear(x, weight, bias, row_independent=True).shape == (0, 5)
+
+
+def test_row_counts_off_the_grid_are_our_mistake():
+    x, weight, _ = draw(17, 40, 3, torch.float32)
+    with pytest.raises(AssertionError, match="17 rows"):
+        linear(x, weight, row_independent=True)
+
+
+def test_wrong_shapes_are_named():
+    x, weight, _ = draw(16, 40, 3, torch.float32)
+    with pytest.raises(ValueError, match=r"\(3, 39\).*\(16, 40\)"):
+        linear(x, weight[:, 1:], row_independent=True)
+    with pytest.raises(ValueError, match="float64"):
+        linear(x, weight.double(), row_independent=False)
+    with pytest.raises(ValueError, match=r"bias \(2,\)"):
+        linear(x, weight, torch.zeros(2), row_independent=True)

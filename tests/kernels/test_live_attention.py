@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypic_sdk.kernels.attention_run import AttentionRun
+from hypic_sdk.kernels.live_attention.op import live_attention
+from tests.closeness import assert_close
+
+# sums of up to a hundred terms; bf16: weights and result are rounded, 2^-9 each, values are exact
+BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-7}
+NUM_SLOTS = 160
+
+
+def naive(
+    query_LQE: torch.Tensor,
+    runs: Sequence[AttentionRun],
+    keys_PGE: torch.Tensor,
+    values_PGE: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """The definition: each row and head by itself, in fp64."""
+    out = torch.zeros(query_LQE.shape, dtype=torch.float64)
+    ratio = query_LQE.shape[1] // keys_PGE.shape[1]
+    for run in runs:
+        for row in range(run.row_start, run.row_stop):
+            seen = run.slots[: run.first_position + row - run.row_start + 1]
+            for head in range(query_LQE.shape[1]):
+                keys = keys_PGE[seen, head // ratio].double()
+                weights = (scale * keys @ query_LQE[row, head].double()).softmax(0)
+                out[row, head] = weights @ values_PGE[seen, head // ratio].double()
+    return out
+
+
+@st.composite
+def batches(draw) -> tuple[list[AttentionRun], int]:
+    """Runs with rows between them that belong to nobody; slots contiguous or scattered."""
+    seed = draw(st.integers(0, 2**31))
+    rng = torch.Generator().manual_seed(seed)
+    runs, row = [], 0
+    for _ in range(draw(st.integers(0, 4))):
+        row += draw(st.integers(0, 3))
+        num_rows = draw(st.sampled_from([1, 1, 2, 5, 16, 33]))
+        first_position = draw(st.sampled_from([0, 0, 1, 17, 60]))
+        num_keys = first_position + num_rows
+        if draw(st.booleans()):
+            start = draw(st.integers(0, NUM_SLOTS - num_keys))
+            slots = torch.arange(start, start + num_keys)
+        else:
+            slots = torch.randperm(NUM_SLOTS, generator=rng)[:num_keys]
+        runs.append(AttentionRun.over(row, row + num_rows, first_position, slots))
+        row += num_rows
+    return runs, row + draw(st.integers(0 if runs else 1, 16))
+
+
+def tensors(rows: int, Q: int, G: int, E: int, dtype: torch.dtype, seed: int = 0):
+    rng = torch.Generator().manual_seed(seed)
+    shapes = (rows, Q, E), (NUM_SLOTS, G, E), (NUM_SLOTS, G, E)
+    return [torch.randn(shape, generator=rng).to(dtype) for shape in shapes]
+
+
+@given(
+    batch=batches(),
+    heads=st.sampled_from([(1, 1), (3, 1), (4, 4), (6, 2), (6, 3)]),
+    head_size=st.sampled_from([1, 3, 16, 21, 64]),
+    dtype=st.sampled_from(list(BOUNDS)),
+    scale=st.sampled_from([0.1, 1.0]),
+    seed=st.integers(0, 2**31),
+)
+def test_agrees_with_the_definition(batch, heads, head_size, dtype, scale, seed):
+    runs, num_rows = batch
+    query, keys, values = tensors(num_rows, *heads, head_size, dtype, seed)
+    got = live_attention(query, runs, keys, values, scale=scale)
+    assert got.dtype == dtype
+    want = naive(query, runs, keys, values, scale)
+    assert_close("attention", got, want, rel_rms=BOUNDS[dtype])
+    padding = torch.ones(num_rows, dtype=torch.bool)
+    for run in runs:
+        padding[run.row_start : run.row_stop] = False
+    assert got[padding].eq(0).all()
+
+
+def test_slots_that_nobody_may_see_may_hold_anything():
+    """Fresh slabs are NaN: neither later slots nor other sequences' slots are read."""
+    query, keys, values = tensors(6, 6, 2, 21, torch.float32)
+    slots = torch.tensor([9, 4, 5, 6, 7, 30, 31])
+    seen = torch.zeros(NUM_SLOTS, dtype=torch.bool)
+    seen[slots[:5]] = True
+    keys[~seen], values[~seen] = float("nan"), float("nan")
+    got = live_attention(query, [AttentionRun(1, 4, 2, slots)], keys, values, scale=0.3)
+    assert got.isfinite().all()
+
+
+@pytest.mark.parametrize("head_size", [21, 64])
+@pytest.mark.parametrize(("num_rows", "first_position"), [(1, 100), (1, 0), (40, 60), (33, 0)])
+def test_bits_do_not_depend_on_other_runs_or_places(num_rows, first_position, head_size):
+    """Alone, among others, at other rows, over other slots, contiguous or scattered: equal bits."""
+    G, Q = 3, 6
+    num_keys = first_position + num_rows
+    query = torch.randn(num_rows, Q, head_size)
+    keys, values = torch.randn(2, num_keys, G, head_size)
+
+    def placed(row: int, slots: torch.Tensor, others: list[AttentionRun]) -> torch.Tensor:
+        batch = torch.randn(row + num_rows + 30, Q, head_size)
+        batch[row : row + num_rows] = query
+        slab_keys, slab_values = torch.randn(2, 400, G, head_size)
+        slab_keys[slots], slab_values[slots] = keys, values
+        run = AttentionRun.over(row, row + num_rows, first_position, slots)
+        found = live_attention(batch, [*others, run], slab_keys, slab_values, scale=0.2)
+        return found[row : row + num_rows]
+
+    want = placed(0, torch.arange(num_keys), [])
+    other = AttentionRun.over(2, 9, 50, torch.randperm(400)[:57])
+    for row, slots, others in (
+        (9, torch.arange(num_keys), [other]),
+        (11, torch.arange(num_keys) + 1, []),
+        (0, torch.arange(num_keys) + 7, []),
+        (0, torch.randperm(400)[:num_keys], []),
+        (30, torch.randperm(400)[:num_keys], [other, AttentionRun.over(10, 11, 0, torch.arange(1))]),
+    ):
+        assert torch.equal(placed(row, slots, others), want)
+
+
+def test_one_layer_of_a_slab_is_read_as_it_lies():
+    """Views of a larger slab, as the engine hands them in."""
+    slab = torch.randn(3, 2, NUM_SLOTS, 2, 5)  # layers, keys and values
+    query = torch.randn(4, 4, 5)
+    run = AttentionRun.over(0, 4, 3, torch.arange(20, 27))
+    got = live_attention(query, [run], slab[1, 0], slab[1, 1], scale=0.5)
+    assert_close("attention", got, naive(query, [run], slab[1, 0], slab[1, 1], 0.5), rel_rms=1e-6)
+
+
+def test_wrong_shapes_are_named():
+    query, keys, values = tensors(4, 6, 2, 8, torch.float32)
+    run = AttentionRun.over(0, 4, 0, torch.arange(4))
+    with pytest.raises(ValueError, match=r"\(160, 2, 7\)"):
+        live_attention(query, [run], keys, values[..., 1:], scale=1.0)
+    with pytest.raises(ValueError, match="5 query heads"):
+        live_attention(query[:, :5], [run], keys, values, scale=1.0)
+    with pytest.raises(ValueError, match="row 4 of 3"):
+        live_attention(query[:3], [run], keys, values, scale=1.0)
+    with pytest.raises(ValueError, match="up to 161 of 160"):
+        beyond = AttentionRun.over(0, 4, 0, torch.arange(157, 161))
+        live_attention(query, [beyond], keys, values, scale=1.0)

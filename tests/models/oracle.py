@@ -1,0 +1,120 @@
+"""transformers as the oracle: tiny random Qwen3.5 checkpoints, saved by transformers itself."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# with Triton importable and no GPU, transformers would choose FLA and fail at the first forward
+sys.modules.setdefault("fla", None)  # type: ignore[arg-type]
+
+from transformers import (  # noqa: E402 - only after FLA is hidden
+    Qwen3_5Config,
+    Qwen3_5ForCausalLM,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5TextConfig,
+)
+
+# K != V, Hk < H, G < Q, nothing a power of two where it need not be
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 36,
+    "intermediate_size": 44,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 10,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_conv_kernel_dim": 4,
+    "max_position_embeddings": 512,
+    "eos_token_id": 5,
+}
+VISION = {
+    "depth": 1,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_heads": 2,
+    "out_hidden_size": 36,
+    "num_position_embeddings": 16,
+}
+
+
+def randomise(model: torch.nn.Module, seed: int = 0) -> None:
+    """Weights under which everything matters: transformers' own forget within a few tokens."""
+    rng = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        shape = parameter.shape
+        if name.endswith("A_log"):
+            value = torch.empty(shape).uniform_(0.2, 1.0, generator=rng).log()
+        elif name.endswith("dt_bias"):
+            step = torch.empty(shape).uniform_(math.log(1e-3), math.log(1e-1), generator=rng).exp()
+            value = step.expm1().log()
+        elif parameter.ndim == 1:
+            # zero-centred norms, biases; the gated norm stays near 1
+            centre = 1.0 if "linear_attn.norm" in name else 0.0
+            value = centre + 0.3 * torch.randn(shape, generator=rng)
+        elif "embed_tokens" in name:
+            value = torch.randn(shape, generator=rng)
+        else:
+            value = torch.randn(shape, generator=rng) * 1.5 / math.sqrt(shape[-1] * 1.0)
+        parameter.data.copy_(value)
+
+
+def text_model(seed: int = 0, **changes: Any) -> Qwen3_5ForCausalLM:
+    """A text-only model in fp32."""
+    model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**{**SIZES, **changes}))
+    randomise(model, seed)
+    return model.eval()
+
+
+def image_text_model(seed: int = 0, **changes: Any) -> Qwen3_5ForConditionalGeneration:
+    """The same sizes in the image-text layout, with a vision tower."""
+    text = Qwen3_5TextConfig(**{**SIZES, **changes})
+    config = Qwen3_5Config(
+        text_config=text.to_dict(),
+        vision_config=dict(VISION),
+        tie_word_embeddings=text.tie_word_embeddings,
+    )
+    model = Qwen3_5ForConditionalGeneration(config)
+    randomise(model, seed)
+    return model.eval()
+
+
+def save(model: torch.nn.Module, folder: Path, **options: Any) -> Path:
+    """Save as transformers does; `max_shard_size` makes shards and an index."""
+    model.save_pretrained(folder, **options)  # type: ignore[operator]
+    return folder
+
+
+@torch.no_grad()
+def oracle_logits(
+    model: Any, token_ids: Sequence[int], *, prefill: int | None = None
+) -> torch.Tensor:
+    """Logits [L, vocab] in one forward, or after `prefill` tokens one at a time from the cache."""
+    ids = torch.tensor([list(token_ids)])
+    if prefill is None:
+        return model(input_ids=ids, use_cache=False).logits[0].float()
+    known = inspect.signature(model.forward).parameters
+    argument = "cache" if "cache" in known else "past_key_values"
+    out = model(input_ids=ids[:, :prefill], use_cache=True)
+    rows = [out.logits[0]]
+    for i in range(prefill, len(token_ids)):
+        cache = getattr(out, argument)
+        out = model(input_ids=ids[:, i : i + 1], use_cache=True, **{argument: cache})
+        rows.append(out.logits[0])
+    return torch.cat(rows).float()
+
+
+def token_ids(count: int, seed: int = 0, vocab_size: int = 97) -> list[int]:
+    """Random tokens."""
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocab_size, (count,), generator=rng).tolist()

@@ -1,0 +1,133 @@
+"""Warm jobs: progress that only grows, waiting, cancelling, failing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypic_sdk.errors import DeadlineExceeded, PoolExhausted, SegmentNotFound, WorkerLost
+from hypic_sdk.prompt.segment import SegmentId
+from hypic_sdk.service import WarmProgress
+from hypic_sdk.transport.messages import SegmentStatus, WarmEvent
+from hypic_sdk.wire.parse import parse
+from hypic_sdk.wire.segments import RegisterRequest, SegmentIds
+from tests.service.fake_worker import FakeWorker
+from tests.service.services import service
+
+
+def registered(over, texts):
+    request = parse(RegisterRequest, {"segments": [{"text": text} for text in texts]})
+    return [segment.id for segment in over.register(request)]
+
+
+def warm(over, ids):
+    return over.warm(parse(SegmentIds, {"segment_ids": ids}))
+
+
+def test_a_job_warms_its_segments_and_counts_them():
+    worker = FakeWorker()
+    over = service(worker)
+    ids = registered(over, ["the first town", "a second town", "a third"])
+    warm(over, ids[:1]).wait(timeout_s=10)
+    seen = []
+    job = warm(over, ids).wait(timeout_s=10, on_progress=seen.append)
+    assert (job.status, job.object, job.created_at) == ("succeeded", "warm_job", 1_800_000_000)
+    assert job.counts.model_dump() == {
+        "total": 3, "done": 2, "already_warm": 1, "not_kept": 0, "failed": 0, "cancelled": 0,
+    }  # fmt: skip
+    assert job.tokens.total == job.tokens.computed + job.tokens.reused
+    assert seen[-1] == job
+    done = [one.counts.done + one.counts.already_warm for one in seen]
+    assert done == sorted(done)
+
+
+def test_a_segment_named_twice_is_warmed_once():
+    over = service(FakeWorker())
+    [id_] = registered(over, ["a town"])
+    assert warm(over, [id_, id_]).wait(timeout_s=10).counts.total == 1
+
+
+def test_an_unknown_segment_is_told_before_anything_is_done():
+    worker = FakeWorker()
+    over = service(worker)
+    unknown = "seg_" + "a" * 32
+    with pytest.raises(SegmentNotFound, match=unknown):
+        warm(over, [*registered(over, ["a town"]), unknown])
+    assert worker.messages == []
+
+
+def test_waiting_has_a_deadline_and_the_job_goes_on():
+    worker = FakeWorker()
+    worker.gate.clear()
+    over = service(worker)
+    job = warm(over, registered(over, ["a town"]))
+    with pytest.raises(DeadlineExceeded):
+        job.wait(timeout_s=0.02)
+    assert job.status == "running"
+    worker.gate.set()
+    assert job.wait(timeout_s=10).status == "succeeded"
+
+
+def test_a_cancelled_job_says_what_it_did_not_reach():
+    worker = FakeWorker()
+    worker.gate.clear()
+    over = service(worker)
+    job = warm(over, registered(over, ["a town", "b town"]))
+    job.cancel()
+    ended = job.wait(timeout_s=10)
+    assert ended.status == "cancelled"
+    assert ended.counts.cancelled == 2
+    assert worker.cancelled == [job.id]
+
+
+def test_a_segment_that_fails_is_named_and_the_job_is_failed():
+    worker = FakeWorker()
+    worker.failure = PoolExhausted("no room")
+    over = service(worker)
+    [id_] = registered(over, ["a town"])
+    ended = warm(over, [id_]).wait(timeout_s=10)
+    assert ended.status == "failed"
+    assert ended.counts.failed == 1
+    [error] = ended.errors
+    assert (error.segment_id, error.code, error.message) == (id_, "pool_exhausted", "no room")
+
+
+def test_events_come_to_each_who_asks_from_the_first():
+    over = service(FakeWorker())
+    ids = registered(over, ["a town", "b town"])
+    job = warm(over, ids)
+    for _ in range(2):
+        assert [event.segment_id for event in job.events()] == [*ids, None]
+    assert job.status == "succeeded"
+
+
+def test_a_worker_that_is_lost_fails_the_job():
+    progress = WarmProgress("w", num_segments=2, num_tokens=9, created_at=0)
+    progress.feed(WarmEvent("w", error=WorkerLost("gone").to_payload(), done=True))
+    ended = progress.snapshot()
+    assert (ended.status, ended.errors[0].code) == ("failed", "worker_lost")
+
+
+@given(
+    st.lists(st.sampled_from([SegmentStatus.HIT, SegmentStatus.COLD, SegmentStatus.LIVE, None])),
+    st.sampled_from([None, "request_cancelled"]),
+)
+def test_counts_add_up_at_the_end_of_any_job(statuses, ends_with):
+    total = len(statuses) + 2
+    progress = WarmProgress("w", num_segments=total, num_tokens=5 * total, created_at=0)
+    for number, status in enumerate(statuses):
+        error = {"code": "x", "message": "y"} if status is None else None
+        progress.feed(WarmEvent("w", SegmentId(f"seg_{number}"), status, 5, 1.0, error))
+        assert not progress.is_over
+    error = {"code": ends_with} if ends_with else None
+    progress.feed(WarmEvent("w", error=error, done=True))
+    job = progress.snapshot()
+    counts = job.counts
+    parts = counts.done + counts.already_warm + counts.not_kept + counts.failed + counts.cancelled
+    assert parts == (total if ends_with else len(statuses))
+    assert job.tokens.computed == 5 * counts.done
+    assert job.tokens.reused == 5 * counts.already_warm
+    assert job.cold_ms == sum(status is not None for status in statuses)
+    expected = "cancelled" if ends_with else "failed" if counts.failed else "succeeded"
+    assert job.status == expected

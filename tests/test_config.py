@@ -1,0 +1,183 @@
+"""Settings: what they accept, what they refuse, and what follows from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypic_sdk import config
+from hypic_sdk.config import (
+    DEFAULT_MODE,
+    MODES,
+    EngineConfig,
+    ReuseConfig,
+    SchedulerConfig,
+    SeamRule,
+    SeamWidths,
+    StoreConfig,
+    environment,
+)
+from hypic_sdk.errors import ConfigError
+
+fixed_seams = st.builds(SeamRule, st.integers(0, 4096), st.integers(0, 4096))
+# hundredths of a percent: as many digits as a person writes
+shares = st.integers(0, 10_000).map(lambda n: SeamRule(0, 0, n / 10_000))
+
+
+@given(fixed_seams | shares)
+def test_a_seam_rule_reads_what_it_writes(rule):
+    again = SeamRule.parse(str(rule))
+    assert str(again) == str(rule)
+    assert all(again.resolve(n) == rule.resolve(n) for n in (1, 7, 64, 100, 1000))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("8", SeamRule(8, 0)),
+        ("8+8", SeamRule(8, 8)),
+        (" 3+0 ", SeamRule(3, 0)),
+        ("0", SeamRule(0, 0)),
+        ("5%", SeamRule(0, 0, 0.05)),
+        ("2.5%", SeamRule(0, 0, 0.025)),
+        ("1", SeamRule(1, 0)),
+    ],
+)
+def test_seams_as_people_write_them(text, rule):
+    assert SeamRule.parse(text) == rule
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "+8", "8+", "8%+8", "101%", "five", "8.5", "8 + 8", "5 %", "0x8", "nan%"]
+)
+def test_other_seams_are_refused(text):
+    with pytest.raises(ConfigError):
+        SeamRule.parse(text)
+
+
+@given(st.integers(0, 100), st.integers(0, 100_000))
+def test_a_share_is_rounded_up_and_falls_on_the_head(percent, num_tokens):
+    widths = SeamRule.parse(f"{percent}%").resolve(num_tokens)
+    assert widths == SeamWidths(math.ceil(num_tokens * percent / 100), 0)
+
+
+@pytest.mark.parametrize("widths", [(-1, 0), (0, -1)])
+def test_negative_widths_are_refused(widths):
+    with pytest.raises(ConfigError, match="negative"):
+        SeamWidths(*widths)
+    with pytest.raises(ConfigError, match="negative"):
+        SeamRule(*widths)
+
+
+@pytest.mark.parametrize("share", [-0.01, 1.01, math.nan])
+def test_shares_beyond_the_whole_are_refused(share):
+    with pytest.raises(ConfigError):
+        SeamRule(0, 0, share)
+
+
+# transition, rotate, seam of the paper's ablations, then what the two baselines do without
+SWITCHES = {
+    "addition": ("segments", "chains"),
+    "transition": ("segments", "chains", "transition"),
+    "transition_rope": ("segments", "chains", "transition", "rotate"),
+    "transition_rope_recompute": ("segments", "chains", "transition", "rotate", "seam"),
+}
+
+
+def test_modes_are_the_table_of_the_documentation():
+    for name, on in SWITCHES.items():
+        mode = dataclasses.asdict(MODES[name])
+        assert mode.pop("name") == name
+        assert {switch for switch, value in mode.items() if value} == set(on), name
+    assert not MODES["prefix_cache"].segments
+    assert MODES["prefix_cache"].chains
+    assert not MODES["full_recompute"].segments
+    assert not MODES["full_recompute"].chains
+    assert set(MODES) == {*SWITCHES, "prefix_cache", "full_recompute"}
+
+
+def test_the_default_mode_is_the_first():
+    assert next(iter(MODES)) == DEFAULT_MODE == ReuseConfig().mode.name
+
+
+def test_modes_cannot_be_edited():
+    with pytest.raises(TypeError):
+        MODES["addition"] = MODES[DEFAULT_MODE]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        MODES["addition"].seam = True
+
+
+@given(st.integers(0, 64), st.integers(0, 64), st.integers(1, 5000), st.integers(1, 8))
+def test_only_the_seam_mode_widens_the_head_to_the_conv(head, tail, num_tokens, conv_width):
+    rule = SeamRule(head, tail)
+    widened = ReuseConfig(seam=rule).seam_widths(num_tokens, conv_width)
+    assert widened == SeamWidths(max(head, conv_width - 1), tail)
+    for name in ("addition", "transition", "transition_rope"):
+        reuse = ReuseConfig(mode=MODES[name], seam=rule)
+        assert reuse.seam_widths(num_tokens, conv_width) == SeamWidths(0, 0)
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(1, 100),
+    st.integers(0, 40),
+    st.integers(0, 40),
+    st.integers(1, 6),
+)
+def test_a_kept_segment_has_an_interior_that_fills_the_conv(
+    num_tokens, min_tokens, head, tail, conv_width
+):
+    """Design 3.4: else the conv tail would come from another segment's tokens."""
+    reuse = ReuseConfig(seam=SeamRule(head, tail), min_segment_tokens=min_tokens)
+    interior = num_tokens - max(head, conv_width - 1) - tail
+    enough = interior >= max(1, conv_width - 1)
+    assert reuse.keeps(num_tokens, conv_width) == (num_tokens >= min_tokens and enough)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: ReuseConfig(min_segment_tokens=0), "min_segment_tokens"),
+        (lambda: StoreConfig(budget_bytes=0), "budget_bytes"),
+        (lambda: StoreConfig(expected_segment_tokens=0), "expected_segment_tokens"),
+        (lambda: StoreConfig(transition_dtype="int8"), "transition_dtype"),
+        (lambda: SchedulerConfig(step_tokens=0), "step_tokens"),
+        (lambda: SchedulerConfig(step_tokens=100), "step_tokens"),
+        (lambda: SchedulerConfig(chunk_tokens=65), "chunk_tokens"),
+        (lambda: SchedulerConfig(max_requests=0), "max_requests"),
+        (lambda: SchedulerConfig(max_waiting=0), "max_waiting"),
+        (lambda: EngineConfig(dtype="int8"), "dtype"),
+        (lambda: EngineConfig(max_context_tokens=0), "max_context_tokens"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_settings_that_cannot_work_are_refused_by_name(make, field):
+    with pytest.raises(ConfigError, match=field):
+        make()
+
+
+def settings_classes():
+    return [
+        value
+        for value in vars(config).values()
+        if dataclasses.is_dataclass(value) and value.__module__ == config.__name__
+    ]
+
+
+@pytest.mark.parametrize("settings", settings_classes(), ids=lambda settings: settings.__name__)
+def test_settings_are_frozen_and_contain_each_other(settings):
+    assert settings.__dataclass_params__.frozen
+    assert hasattr(settings, "__slots__")
+    assert settings.__bases__ == (object,)
+
+
+def test_the_environment_is_read_under_our_prefix(monkeypatch):
+    monkeypatch.setenv("HYPIC_HOME", "here")
+    assert environment("home") == environment("HOME") == "here"
+    monkeypatch.delenv("HYPIC_HOME")
+    assert environment("home") is None
+    assert environment("home", "elsewhere") == "elsewhere"
