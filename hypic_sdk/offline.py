@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, final, overload
 
 from hypic_sdk.config import EngineConfig
+from hypic_sdk.demo import reader_path
 from hypic_sdk.prompt.catalog import MemoryCatalog
 from hypic_sdk.prompt.chat_template import ChatTemplate
 from hypic_sdk.prompt.segment import PromptPart
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from hypic_sdk.engine.worker import LocalWorker
     from hypic_sdk.models.weights import OnProgress
 
-DEMO_FOLDER = Path(__file__).parent / "demo" / "reader"
 DEMO_NAME = "hypic-reader"
 
 
@@ -71,7 +71,7 @@ class LocalHypic:
             ModelFileError: a folder that is not a whole model with its tokenizer.
             ConfigError: settings that do not fit the model.
         """
-        folder = DEMO_FOLDER if model is None else Path(model)
+        folder = reader_path() if model is None else Path(model)
         default_name = DEMO_NAME if model is None else folder.name
         tokenizer = PromptTokenizer.from_folder(folder)
         worker = _open_worker(folder, tokenizer, config or EngineConfig(), on_progress)

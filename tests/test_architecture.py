@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "offline": {"demo", "engine", "models", "prompt", "service", "transport", "wire"},
     "demo": set(),
     "bench": {"client", "demo", "families", "kernels", "offline"},
-    "cli": {"bench", "client", "demo", "offline", "server"},
+    "cli": {"bench", "client", "demo", "offline", "server", "wire"},
 }
 
 TEXT_WING = {"prompt", "router", "wire", "service", "warming", "server", "client", "integrations"}

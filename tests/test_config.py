@@ -121,21 +121,20 @@ def test_only_the_seam_mode_widens_the_head_to_the_conv(head, tail, num_tokens, 
         assert reuse.seam_widths(num_tokens, conv_width) == SeamWidths(0, 0)
 
 
-@given(
-    st.integers(1, 300),
-    st.integers(1, 100),
-    st.integers(0, 40),
-    st.integers(0, 40),
-    st.integers(1, 6),
-)
-def test_a_kept_segment_has_an_interior_that_fills_the_conv(
-    num_tokens, min_tokens, head, tail, conv_width
-):
+@given(data=st.data(), head=st.integers(0, 9), tail=st.integers(0, 9), conv_width=st.integers(1, 6))
+def test_a_kept_segment_has_an_interior_that_fills_the_conv(data, head, tail, conv_width):
     """Design 3.4: else the conv tail would come from another segment's tokens."""
-    reuse = ReuseConfig(seam=SeamRule(head, tail), min_segment_tokens=min_tokens)
-    interior = num_tokens - max(head, conv_width - 1) - tail
-    enough = interior >= max(1, conv_width - 1)
-    assert reuse.keeps(num_tokens, conv_width) == (num_tokens >= min_tokens and enough)
+    needed = max(1, conv_width - 1)
+    interior = needed + data.draw(st.sampled_from([-1, 0, 1, 50]), label="interior - needed")
+    num_tokens = max(head, conv_width - 1) + interior + tail
+    reuse = ReuseConfig(seam=SeamRule(head, tail), min_segment_tokens=1)
+    assert reuse.keeps(num_tokens, conv_width) == (interior >= needed)
+
+
+@given(st.integers(1, 300), st.sampled_from([-1, 0, 1]))
+def test_a_short_segment_is_not_kept(min_tokens, more):
+    reuse = ReuseConfig(seam=SeamRule(0, 0), min_segment_tokens=min_tokens)
+    assert reuse.keeps(min_tokens + more, conv_width=1) == (more >= 0 and min_tokens + more > 0)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.source_tree import REPOSITORY, python_files, runtime_imports
 NOT_IMPORTED_YET = {
     "aiohttp": "the server and the client need it; they come next",
     "flash-linear-attention": "the GPU scan needs it; it comes with the GPU models",
+    "huggingface-hub": "checkpoints by hub id come with the next models",
     "langchain-core": "its adapter comes with the client",
     "llama-index-core": "its adapter comes with the client",
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hypic_sdk.errors import ModelFileError, SegmentNotFound
+from hypic_sdk.demo import reader_path
+from hypic_sdk.errors import ModelFileError, PromptTooLong, SegmentNotFound, WorkerLost
 from hypic_sdk.offline import LocalHypic
 from hypic_sdk.prompt.segment import segment_id
 from tests.prompt import tiny
@@ -134,3 +135,148 @@ class TestFolders:
         (tmp_path / "tokenizer.json").write_text(json.dumps(tiny.byte_level()))
         with pytest.raises(ModelFileError, match=r"config\.json"):
             LocalHypic(tmp_path)
+
+
+DOCUMENTS = (
+    "Ada Lindqvist is a baker. Ada Lindqvist lives in Norwick. In the mornings the streets there "
+    "are quiet, and the ovens of the bakery are the first to be lit. People come from the hills "
+    "for the bread. On market days the queue reaches the bridge, and nobody minds the wait.",
+    "Norwick lies on the river Ash. The river is slow there and carries barges with timber. In "
+    "spring the water stands high, and the children of the town sail boats of bark on the "
+    "meadows. The old mill was built by the mayor, who wished for flour that was ground at home.",
+)
+
+
+@pytest.fixture(scope="module")
+def demo():
+    """The model that comes with the package, on its own engine."""
+    with LocalHypic() as hypic:
+        yield hypic
+
+
+def ask(over: LocalHypic, documents: tuple[str, ...] = DOCUMENTS, **options):
+    """One question on documents."""
+    messages = [
+        {"role": "system", "content": "Answer from the documents."},
+        {"role": "user", "content": "Where does Ada Lindqvist live?"},
+    ]
+    return over.chat.completions.create(
+        messages=messages, documents=documents, max_tokens=12, **options
+    )
+
+
+def statuses(reply) -> list[str]:
+    return [one.status for one in reply.cache.segments]
+
+
+class TestTheDemoModel:
+    def test_a_miss_and_hits_in_any_order(self, demo):
+        """Warm equals cold; another order is all hits; the books balance each time."""
+        for segment in demo.segments.create_many(DOCUMENTS):
+            demo.segments.delete(segment)
+        cold = ask(demo)
+        warm = ask(demo)
+        other = ask(demo, DOCUMENTS[::-1])
+        assert statuses(cold) == ["cold", "cold"]
+        assert set(statuses(warm)) <= {"hit", "prefix"}
+        assert statuses(other) == ["hit", "hit"]
+        assert cold.choices == warm.choices
+        assert "Norwick" in cold.choices[0].message.content
+        assert other.choices[0].message.content == cold.choices[0].message.content
+        for reply in (cold, warm, other):
+            cache, usage = reply.cache, reply.usage
+            assert usage.prompt_tokens == (
+                cache.prefix_tokens + cache.segment_tokens + cache.live_tokens
+            )
+            assert usage.prompt_tokens_details.cached_tokens == cache.cached_tokens
+        assert cold.cache.cached_tokens < warm.cache.cached_tokens
+        assert cold.cache.cold_tokens == sum(one.tokens for one in cold.cache.segments)
+        assert other.cache.timing_ms.ttft > 0
+
+    def test_off_uses_and_keeps_nothing(self, demo):
+        text = DOCUMENTS[0] + " So it goes."
+        reply = ask(demo, (text,), hypic={"mode": "off"})
+        [use] = reply.cache.segments
+        assert (use.status, use.miss_reason) == ("live", "policy_off")
+        assert reply.cache.cached_tokens == 0
+        segment = demo.segments.create(text)
+        assert demo.segments.lookup([segment])[segment.id].state == "registered"
+
+    def test_a_stream_says_what_the_whole_reply_says(self, demo):
+        whole = ask(demo)
+        chunks = list(ask(demo, stream=True))
+        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert said == whole.choices[0].message.content
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+    def test_a_stop_string_cuts_and_the_report_comes_all_the_same(self, demo):
+        reply = ask(demo, stop="wick")
+        assert reply.choices[0].finish_reason == "stop"
+        assert "wick" not in reply.choices[0].message.content
+        assert reply.choices[0].message.content.endswith("Nor")
+        assert reply.cache.prompt_tokens == reply.usage.prompt_tokens
+
+    def test_warming_ahead_of_need(self, demo):
+        texts = [f"{text} That was number {n}." for n, text in enumerate(DOCUMENTS)]
+        segments = demo.segments.create_many(texts)
+        job = demo.segments.warm.create(segments).wait(timeout_s=60)
+        assert (job.status, job.counts.done) == ("succeeded", 2)
+        assert {one.state for one in demo.segments.lookup(segments).values()} == {"warm"}
+        assert statuses(ask(demo, segments)) == ["hit", "hit"]
+
+    def test_a_limit_of_no_tokens_warms_a_whole_prompt(self, demo):
+        text = DOCUMENTS[1] + " This one is new."
+        messages = [{"role": "user", "content": "Where?"}]
+        options = {"messages": messages, "documents": [text]}
+        prepared = demo.chat.completions.create(**options, max_tokens=0)
+        assert (prepared.usage.completion_tokens, statuses(prepared)) == (0, ["cold"])
+        asked = demo.chat.completions.create(**options, max_tokens=1)
+        assert asked.cache.cold_tokens == 0
+
+    def test_a_session_goes_on_from_where_it_stood(self, demo):
+        """The second turn finds the chain that ends with the first reply."""
+        messages = [{"role": "user", "content": "Where does Ada Lindqvist live?"}]
+        options = {"documents": DOCUMENTS, "max_tokens": 12, "hypic": {"session_id": "s"}}
+        first = demo.chat.completions.create(messages=messages, **options)
+        messages += [
+            {"role": "assistant", "content": first.choices[0].message.content},
+            {"role": "user", "content": "Where does Norwick lie?"},
+        ]
+        second = demo.chat.completions.create(messages=messages, **options)
+        turn_one = first.usage.prompt_tokens + first.usage.completion_tokens
+        # the last token that was said has not been through the model when the reply ends
+        assert second.cache.prefix_tokens >= turn_one - 1
+        assert statuses(second) == ["prefix", "prefix"]
+
+    def test_log_probabilities(self, demo):
+        reply = ask(demo, logprobs=True, top_logprobs=2)
+        told = reply.choices[0].logprobs.content
+        assert "".join(one.token for one in told) == reply.choices[0].message.content
+        assert all(one.logprob <= 0 for one in told)
+        # greedy: the chosen token is the best one
+        assert all(one.top_logprobs[0].token == one.token for one in told)
+
+    def test_a_prompt_that_can_not_fit_is_told_with_both_numbers(self, demo):
+        with pytest.raises(PromptTooLong) as caught:
+            demo.completions.create(prompt="town " * 200_000)
+        assert caught.value.details["num_tokens"] > caught.value.details["limit_tokens"]
+
+
+def test_after_closing_there_is_no_worker():
+    hypic = LocalHypic(model_name="mine")
+    assert hypic.service.model_name == "mine"
+    hypic.close()
+    hypic.close()
+    with pytest.raises(WorkerLost):
+        ask(hypic)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    for path in reader_path().iterdir():
+        if path.name != "tokenizer.json":
+            (tmp_path / path.name).symlink_to(path)
+    file = json.loads((reader_path() / "tokenizer.json").read_text())
+    file["added_tokens"].append({**file["added_tokens"][-1], "id": 9000, "content": "<more>"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    with pytest.raises(ModelFileError, match="do not belong together"):
+        LocalHypic(tmp_path)

@@ -13,6 +13,8 @@ from hypic_sdk.demo.relations import RELATIONS, capitalise, fill, possessive
 OPENERS = (
     "as the records show, ", "in fact, ", "it is known that ", "according to the register, ",
     "we were told that ", "the file says that ", "by all accounts, ", "note that ",
+    "in those days, ", "at the time, ", "to this day, ", "for years now, ", "so it seems, ", "at last, ",
+    "at a small party it was said that ", "in spring, ", "one must know that ", "of course, ", "as before, ",
     "as everybody knows, ", "the latest report says that ",
 )  # fmt: skip
 UPDATE_OPENERS = (
@@ -33,6 +35,9 @@ HEADINGS = (
     "{name}", "About {name}", "Notes on {name}", "Report {number}", "Page {number}", "From the archive",
     "Short facts", "Letter {number}", "File {number}: {name}",
 )  # fmt: skip
+
+SMALL_WORDS = ("also", "now", "still", "really", "indeed", "of course", "surely", "always", "again")
+DROPPABLE = frozenset(("the", "a", "an", "is", "of", "that", "its", "was", "it"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +101,11 @@ class Writer:
         """Return a statement of the fact; its subject becomes the one that pronouns mean."""
         rng = self.rng
         sentence = self.clause(fact)
+        if not self.held_statements:
+            sentence = roughen(rng, sentence)
         if fact.update and rng.random() < 0.85:
             sentence = rng.choice(UPDATE_OPENERS) + sentence
-        elif not self.held_statements and rng.random() < 0.1:
+        elif not self.held_statements and rng.random() < 0.15:
             sentence = rng.choice(OPENERS) + sentence
         return capitalise(sentence)
 
@@ -150,11 +157,25 @@ class Writer:
         return name, possessive(name), name
 
 
+def roughen(rng: random.Random, sentence: str) -> str:
+    """Now and then add a small word or drop one, so that no word but the telling ones is relied on."""
+    draw = rng.random()
+    if draw < 0.06:
+        for verb in (" is ", " was ", " has "):
+            if verb in sentence:
+                return sentence.replace(verb, verb + rng.choice(SMALL_WORDS) + " ", 1)
+    elif draw < 0.09:
+        words_ = sentence.split(" ")
+        droppable = [i for i, word in enumerate(words_) if word in DROPPABLE]
+        if droppable:
+            del words_[rng.choice(droppable)]
+            return " ".join(words_)
+    return sentence
+
+
 def heading(rng: random.Random, entity: Entity) -> str:
     """Return a title line."""
-    return capitalise(
-        rng.choice(HEADINGS).format(name=entity.name, number=rng.randint(1, 99))
-    )
+    return capitalise(rng.choice(HEADINGS).format(name=entity.name, number=rng.randint(1, 99)))
 
 
 def join_sentences(rng: random.Random, sentences: Sequence[str]) -> str:

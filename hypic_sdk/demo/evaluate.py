@@ -23,7 +23,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from hypic_sdk.demo.prompts import Batch, Encoded, PackedAnswer, PieceTokenizer, PromptEncoder, pack_stream
+from hypic_sdk.demo.prompts import (
+    Batch,
+    Encoded,
+    PackedAnswer,
+    PieceTokenizer,
+    PromptEncoder,
+    pack_stream,
+)
 from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig, load_state
 from hypic_sdk.demo.scan import transition_norm
 from hypic_sdk.demo.worlds import (
@@ -50,6 +57,7 @@ class Arm:
     name: str
     held_names: bool = True
     held_templates: bool = True
+    held_questions: bool | None = None  # as held_templates, where not said
     kind: str = "one_hop"
     counts: tuple[int, ...] = (2, 4, 8, 16)
     document_tokens: tuple[int, ...] = (60, 100, 180)
@@ -90,7 +98,7 @@ def _one(arm: Arm, num_documents: int, place: int, seed: int) -> Example | None:
         document_tokens=rng.choice(arm.document_tokens),
         held_names=arm.held_names,
         held_statements=arm.held_templates,
-        held_questions=arm.held_templates,
+        held_questions=arm.held_templates if arm.held_questions is None else arm.held_questions,
         filler_share=rng.choice((0.1, 0.3)),
         updates=3 if arm.kind == "latest" else 0,
         events=2 if arm.kind == "tally" else 0,
@@ -121,11 +129,15 @@ def mixed_examples(count: int, num_documents: int, document_tokens: int) -> list
                          held_questions=True, updates=1, events=1)  # fmt: skip
         world, documents = make_world(spec, seed)
         questions = make_questions(world, documents)
-        out.append(Example("Answer from the documents.", documents, ("\n\n",) * num_documents, questions))
+        out.append(
+            Example("Answer from the documents.", documents, ("\n\n",) * num_documents, questions)
+        )
     return out
 
 
-def batches(encoder: PromptEncoder, found: Iterable[Example], rows: int, length: int) -> list[Batch]:
+def batches(
+    encoder: PromptEncoder, found: Iterable[Example], rows: int, length: int
+) -> list[Batch]:
     """Encode and pack."""
     encoded: list[Encoded] = [encoder.encode(example) for example in found]
     longest = max(len(one) for one in encoded)
@@ -159,7 +171,9 @@ def hidden_states(reader: Reader, fields: dict[str, torch.Tensor], mode: str) ->
 
 
 @torch.no_grad()
-def score(reader: Reader, found: Sequence[Batch], mode: str, device: str) -> list[tuple[PackedAnswer, bool]]:
+def score(
+    reader: Reader, found: Sequence[Batch], mode: str, device: str
+) -> list[tuple[PackedAnswer, bool]]:
     """Tell for every answer whether greedy decoding would give it exactly."""
     results = []
     for batch in found:
@@ -184,7 +198,9 @@ def interval(right: Sequence[bool], seed: int = 0, draws: int = 1000) -> tuple[f
     return float(100 * means[int(0.025 * draws)]), float(100 * means[int(0.975 * draws)])
 
 
-def transition_norms(reader: Reader, batch: Batch, device: str, num_tokens: int = 256) -> list[list[float]]:
+def transition_norms(
+    reader: Reader, batch: Batch, device: str, num_tokens: int = 256
+) -> list[list[float]]:
     """Median spectral norm of the transition over a window, for every linear layer and head."""
     norms: list[list[float]] = []
     fields = tensors(batch, device)
@@ -235,7 +251,11 @@ def machine_line() -> str:
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU"
     where = Path(__file__).resolve().parent
     found = subprocess.run(  # noqa: S603 - fixed command
-        ["git", "rev-parse", "--short", "HEAD"], cwd=where, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=where,
+        capture_output=True,
+        text=True,
+        check=False,
     )  # noqa: S607
     commit = found.stdout.strip() or "unknown"
     return f"{platform.machine()}, {gpu}, python {platform.python_version()}, torch {torch.__version__}, commit {commit}"
@@ -291,7 +311,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="24 prompts a cell, two modes")
-    parser.add_argument("--per-count", type=int, default=250, help="prompts for each number of documents")
+    parser.add_argument(
+        "--per-count", type=int, default=250, help="prompts for each number of documents"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
@@ -309,7 +331,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     share = sum(n > 0.1 for n in flat) / len(flat)
     write = sys.stdout.write
     write(f"{machine_line()}\n{text}\n")
-    write(f"spectral norm of transitions over 256 tokens: {share:.0%} of {len(flat)} heads above 0.1\n")
+    write(
+        f"spectral norm of transitions over 256 tokens: {share:.0%} of {len(flat)} heads above 0.1\n"
+    )
     for index, layer in enumerate(norms):
         write(f"  linear layer {index}: {' '.join(f'{n:.3f}' for n in layer)}\n")
     write(f"{time.monotonic() - started:.0f} s\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hypic_sdk.demo import words
@@ -18,12 +19,35 @@ PRONOUNS = {
     "he": ("he", "his", "him"),
     "it": ("it", "its", "it"),
 }
+OPEN_KINDS = ("job", "pet", "colour", "food", "drink", "hobby", "instrument", "product", "material")
 CODE_LETTERS = "ABCDEFGHJKLMNPRSTVWXZ"
 
 
 def is_held_out(word: str) -> bool:
     """Tell whether a proper name belongs to the held-out pool."""
     return zlib.crc32(word.encode()) % HELD_OUT_SHARE == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """Foreign material for training: it keeps the reader from learning our lists by heart."""
+
+    prose: Sequence[str] = ()  # sentences used as filler; their words serve as values
+    starts: Sequence[str] = ()  # pieces that names start with
+    middles: Sequence[str] = ()  # pieces that names go on with
+
+    def word(self, rng: random.Random) -> str | None:
+        """Return a lower-case word of the prose, if luck gives one."""
+        if not self.prose:
+            return None
+        word = rng.choice(rng.choice(self.prose).split()).strip(".,;:()`'")
+        return word if len(word) > 3 and word.isalpha() and word.islower() else None
+
+    def name(self, rng: random.Random) -> str:
+        """Return a name of random pieces."""
+        pieces = [rng.choice(self.starts)]
+        pieces += [rng.choice(self.middles) for _ in range(rng.choice((0, 1, 1, 2)))]
+        return "".join(pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +66,7 @@ class Namer:
 
     rng: random.Random
     held_out: bool = False
+    lexicon: Lexicon = Lexicon()
     used: set[str] = field(default_factory=set)
 
     def entity(self, kind: str) -> Entity:
@@ -60,6 +85,10 @@ class Namer:
         maker = getattr(self, f"_{kind}_value", None)
         if maker is not None:
             return str(maker())
+        if kind in OPEN_KINDS and self.rng.random() < 0.2:
+            word = self.lexicon.word(self.rng)
+            if word is not None:
+                return word
         return self.rng.choice(_CLOSED_VALUES[kind])
 
     def town(self) -> str:
@@ -91,16 +120,17 @@ class Namer:
     def _stem(self, fewest: int, most: int) -> str:
         return self._fresh(lambda: self._syllables(fewest, most))
 
-    def _fresh(self, make: object) -> str:
-        assert callable(make)
+    def _fresh(self, make: Callable[[], str]) -> str:
         while True:
-            word = str(make())
+            word = make()
             if len(word) > 2 and word not in self.used and is_held_out(word) == self.held_out:
                 self.used.add(word)
                 return word
 
     def _syllables(self, fewest: int, most: int) -> str:
         rng = self.rng
+        if self.lexicon.starts and rng.random() < 0.4:
+            return self.lexicon.name(rng)
         num_syllables = max(rng.randint(fewest, most), min(2, most))
         parts = []
         for at in range(num_syllables):
@@ -146,7 +176,9 @@ class Namer:
         return self.rng.randint(11, 990)
 
     def _population_value(self) -> int:
-        return self.rng.randint(12, 990) * 100 + self.rng.choice((0, 0, 50, self.rng.randint(1, 99)))
+        return self.rng.randint(12, 990) * 100 + self.rng.choice(
+            (0, 0, 50, self.rng.randint(1, 99))
+        )
 
     def _weight_value(self) -> int:
         return self.rng.randint(2, 99)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hypic_sdk.demo.phrasings import more_questions, more_statements
 from hypic_sdk.demo.relations_data import PERSON, THINGS
 
 
@@ -78,6 +79,13 @@ def _split(phrasings: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in phrasings.split("|"))
 
 
+def _train(phrasings: str, held: str, more: list[str]) -> tuple[str, ...]:
+    """Join hand-written and crossed phrasings, about as likely each, without the held-out ones."""
+    written = _split(phrasings)
+    weight = max(1, len(more) // (2 * len(written)))
+    return tuple(p for p in (*written * weight, *more) if p not in _split(held))
+
+
 def _build() -> dict[str, Relation]:
     relations: dict[str, Relation] = {}
     for key, subject, value, flags, example, said, said_held, asked, asked_held in PERSON + THINGS:
@@ -86,9 +94,9 @@ def _build() -> dict[str, Relation]:
             subject_kind=subject,
             value_kind=value,
             mutable="mutable" in flags,
-            statements=_split(said),
+            statements=_train(said, said_held, more_statements(key)),
             held_statements=_split(said_held),
-            questions=_split(asked),
+            questions=_train(asked, asked_held, more_questions(key)),
             held_questions=_split(asked_held),
             example_value=example,
         )

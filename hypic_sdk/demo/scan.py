@@ -62,8 +62,10 @@ def _states_before_chunks(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Fold chunk maps S -> M S + W into the state before every chunk, and the last state.
 
-    The fold is a scan of log2(N) steps of batched products, so it has no loop over chunks.
+    On a GPU the fold is a scan of log2(N) steps of batched products, so it has no loop over chunks.
     """
+    if transition.device.type == "cpu":
+        return _fold_in_order(transition, written, start)
     num_chunks = transition.shape[2]
     reach = 1
     while reach < num_chunks:
@@ -75,6 +77,18 @@ def _states_before_chunks(
     after = written if start is None else written + transition @ start[:, :, None]
     first = torch.zeros_like(after[:, :, :1]) if start is None else start[:, :, None]
     return torch.cat((first, after[:, :, :-1]), 2), after[:, :, -1]
+
+
+def _fold_in_order(
+    transition: torch.Tensor, written: torch.Tensor, start: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same fold, chunk after chunk: less work, more steps."""
+    state = torch.zeros_like(written[:, :, 0]) if start is None else start
+    before = []
+    for chunk_map, chunk_write in zip(transition.unbind(2), written.unbind(2), strict=True):
+        before.append(state)
+        state = chunk_map @ state + chunk_write
+    return torch.stack(before, 2), state
 
 
 def chunk_scan(

@@ -1,6 +1,6 @@
 """Train the reader on invented worlds.
 
-    python -m hypic_sdk.demo.train --out DIR --minutes 20 [--prose FILE] [--resume FILE]
+    python -m hypic_sdk.demo.train --out DIR --minutes 20 [--prose FILE] [--resume DIR]
 
 Lengths and worlds grow in steps. Most steps are plain causal forwards; from `--composed-from` on, some are
 composed ones (isolated documents, see `reader_model`), so that the reader keeps its answers under
@@ -30,7 +30,7 @@ from hypic_sdk.demo.export import save_reader
 from hypic_sdk.demo.optimizer import Optimizer
 from hypic_sdk.demo.prompts import ANSWER, LM, Batch, PieceTokenizer, PromptEncoder
 from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig, init_weights
-from hypic_sdk.demo.training_data import BatchSource, Stage, stages
+from hypic_sdk.demo.training_data import BatchSource, Stage, make_lexicon, stages
 
 FIELDS = ("tokens", "targets", "target_class", "example", "position", "stretch", "stretch_position",
           "interior", "hidden")  # fmt: skip
@@ -62,7 +62,13 @@ class Stepper:
     """One optimizer step for one shape, captured as a CUDA graph where there is a GPU."""
 
     def __init__(
-        self, reader: Reader, optimizer: Optimizer, shape: tuple[int, int], composed: bool, lm: float, pool: Any
+        self,
+        reader: Reader,
+        optimizer: Optimizer,
+        shape: tuple[int, int],
+        composed: bool,
+        lm: float,
+        pool: Any,
     ) -> None:
         self.pool = pool  # graphs are replayed one after the other, so they share memory
         self.reader, self.optimizer, self.composed = reader, optimizer, composed
@@ -70,7 +76,9 @@ class Stepper:
         self.device = next(reader.parameters()).device
         boolean = ("interior", "hidden")
         self.fields = {
-            name: torch.zeros(shape, dtype=torch.bool if name in boolean else torch.long, device=self.device)
+            name: torch.zeros(
+                shape, dtype=torch.bool if name in boolean else torch.long, device=self.device
+            )
             for name in FIELDS
         }
         self.graph: Any = None
@@ -130,7 +138,7 @@ class Trainer:
         self.reader = Reader(config)
         init_weights(self.reader, args.seed)
         if args.resume:
-            self.reader.load_state_dict(torch.load(args.resume, map_location="cpu", weights_only=True))
+            self.reader.load_state_dict(evaluate.load_reader(args.resume, "cpu").state_dict())
         self.reader.to(self.device)
         self.optimizer = Optimizer(self.reader)
         self.plan = stages(args.tokens_per_step, args.longest)
@@ -138,6 +146,12 @@ class Trainer:
         self.steppers: dict[tuple[tuple[int, int], bool], Stepper] = {}
         arms = [a for a in evaluate.ARMS if a.kind != "closed_book" and a.held_names]
         arms = [dataclasses.replace(a, counts=(2, 8)) for a in arms]
+        arms.append(
+            evaluate.Arm("one_hop, held names, held questions", True, False, True, counts=(2, 8))
+        )
+        arms.append(
+            evaluate.Arm("one_hop, held names, held statements", True, True, False, counts=(2, 8))
+        )
         self.prepared = evaluate.prepare(self.encoder, args.eval_prompts, arms, 16)
         self.pool: Any = torch.cuda.graph_pool_handle() if self.device == "cuda" else None
         self.log: list[dict[str, float]] = []
@@ -158,7 +172,9 @@ class Trainer:
                 break
             stage = self._stage(args.start + (1 - args.start) * share)
             self.optimizer.rate.fill_(self._rate(share, step))
-            composed = share + args.start >= args.composed_from and self.rng.random() < args.composed_share
+            composed = (
+                share + args.start >= args.composed_from and self.rng.random() < args.composed_share
+            )
             batch = source.next(stage)
             sums[composed].append(self._stepper(batch, composed).step(batch).clone())
             tokens += batch.tokens.size
@@ -172,7 +188,9 @@ class Trainer:
                 for kind, values in sums.items():
                     means = torch.stack(values).mean(0).tolist()
                     name = "composed" if kind else "plain"
-                    row |= dict(zip((f"{name}_answer", f"{name}_text", f"{name}_right"), means, strict=True))
+                    row |= dict(
+                        zip((f"{name}_answer", f"{name}_text", f"{name}_right"), means, strict=True)
+                    )
                 self._write(row)
                 sums.clear()
                 mark, marked_tokens = now, tokens
@@ -182,7 +200,9 @@ class Trainer:
         self.look(step)
 
     def _stage(self, share: float) -> int:
-        return next(i for i, s in enumerate(self.plan) if share < s.until or i == len(self.plan) - 1)
+        return next(
+            i for i, s in enumerate(self.plan) if share < s.until or i == len(self.plan) - 1
+        )
 
     def _rate(self, share: float, step: int) -> float:
         warm = min(1.0, (step + 1) / self.args.warmup)
@@ -213,7 +233,9 @@ class Trainer:
         sys.stdout.write(json.dumps({k: round(v, 4) for k, v in row.items()}) + "\n")
         sys.stdout.flush()
         if self.args.out:
-            (self.args.out / "log.jsonl").write_text("".join(json.dumps(r) + "\n" for r in self.log))
+            (self.args.out / "log.jsonl").write_text(
+                "".join(json.dumps(r) + "\n" for r in self.log)
+            )
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -226,7 +248,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--minutes", type=float, default=20.0)
     add("--steps", type=int, default=0, help="train by steps instead of minutes")
     add("--start", type=float, default=0.0, help="where in the growth of worlds to start")
-    add("--resume", type=Path)
+    add("--resume", type=Path, help="a reader folder to start from")
     add("--rate", type=float, default=2e-3)
     add("--warmup", type=int, default=200)
     add("--lm", type=float, default=0.2)
@@ -249,7 +271,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     prose = [line for path in args.prose for line in path.read_text().splitlines()]
     plan: tuple[Stage, ...] = stages(args.tokens_per_step, args.longest)
-    with BatchSource(args.tokenizer, plan, prose, args.workers, 1_000_000 * args.seed) as source:
+    with BatchSource(
+        args.tokenizer,
+        plan,
+        make_lexicon(args.tokenizer, prose),
+        args.workers,
+        1_000_000 * args.seed,
+    ) as source:
         trainer = Trainer(args)
         trainer.run(source)
         save_reader(trainer.reader, args.tokenizer, args.out / "reader")

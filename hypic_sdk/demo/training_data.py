@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing as mp
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack_stream
+from hypic_sdk.demo.naming import Lexicon
 from hypic_sdk.demo.worlds import Example, Question, WorldSpec, make_example
 
 DOCUMENT_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -32,11 +34,21 @@ class Stage:
 
 def stages(tokens_per_step: int, longest: int = 4096) -> tuple[Stage, ...]:
     """Return the growth used for the shipped reader."""
-    plan = ((0.14, 512, 4), (0.40, 1024, 8), (0.72, 2048, 16), (1.0, longest, 16))
+    plan = ((0.14, 512, 4), (0.40, 1024, 8), (0.82, 2048, 16), (1.0, longest, 16))
     return tuple(
         Stage(until, max(1, tokens_per_step // length), length, documents)
         for until, length, documents in plan
     )
+
+
+def make_lexicon(tokenizer: Path, prose: Sequence[str]) -> Lexicon:
+    """Take pieces of names from the vocabulary, so that every token is learned as one to copy."""
+    vocabulary = json.loads((tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
+    words = [word for word in vocabulary if word.isascii() and word.isalpha() and len(word) < 10]
+    starts = [word for word in words if word[0].isupper() and word[1:].islower() or len(word) == 1]
+    starts = [word.capitalize() for word in starts]
+    middles = [word for word in words if word.islower()]
+    return Lexicon(tuple(prose), tuple(starts), tuple(middles))
 
 
 def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
@@ -67,19 +79,19 @@ def without_documents(example: Example) -> Example:
 
 
 def examples(
-    encoder: PromptEncoder, stage: Stage, seed: int, prose: Sequence[str]
+    encoder: PromptEncoder, stage: Stage, seed: int, lexicon: Lexicon
 ) -> Iterator[Encoded]:
     """Yield training examples of a stage without end."""
     rng = random.Random(seed)
     while True:
-        example = make_example(draw_spec(rng, stage), rng.getrandbits(60), prose)
+        example = make_example(draw_spec(rng, stage), rng.getrandbits(60), lexicon)
         if rng.random() < 0.01:
             example = without_documents(example)
         yield encoder.encode(example)
 
 
 def _work(
-    folder: str, plan: Sequence[Stage], prose: Sequence[str], seed: int, current: Any, out: Any
+    folder: str, plan: Sequence[Stage], lexicon: Lexicon, seed: int, current: Any, out: Any
 ) -> None:
     """Fill the queue with batches of the current stage, until ended."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -88,7 +100,7 @@ def _work(
     rng = random.Random(seed + 1)
     while True:
         stage = plan[number]
-        stream = examples(encoder, stage, seed + 7919 * number, prose)
+        stream = examples(encoder, stage, seed + 7919 * number, lexicon)
         for batch in pack_stream(stream, stage.rows, stage.length, rng):
             out.put((number, batch))
             if current.value != number:
@@ -100,7 +112,7 @@ class BatchSource:
     """Worker processes and the queue they fill. Use as a context manager."""
 
     def __init__(
-        self, folder: Path, plan: Sequence[Stage], prose: Sequence[str], workers: int, seed: int
+        self, folder: Path, plan: Sequence[Stage], lexicon: Lexicon, workers: int, seed: int
     ) -> None:
         context = mp.get_context("fork")
         self._current = context.Value("i", 0)
@@ -108,7 +120,7 @@ class BatchSource:
         self._processes = [
             context.Process(
                 target=_work,
-                args=(str(folder), plan, prose, seed + 100_003 * i, self._current, self._queue),
+                args=(str(folder), plan, lexicon, seed + 100_003 * i, self._current, self._queue),
                 daemon=True,
             )
             for i in range(workers)

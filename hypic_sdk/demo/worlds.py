@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypic_sdk.demo.documents import EVENTS, Event, Fact, Writer, heading, join_sentences
-from hypic_sdk.demo.naming import PRONOUNS, Entity, Namer
+from hypic_sdk.demo.naming import PRONOUNS, Entity, Lexicon, Namer
 from hypic_sdk.demo.relations import RELATIONS, Relation, capitalise, fill, possessive, relations_of
 
+NO_LEXICON = Lexicon()
 NOT_SAID = "The documents do not say."
 SYSTEM_TEXTS = (
     "Answer from the documents.",
@@ -23,6 +24,13 @@ SYSTEM_TEXTS = (
     "You are a helpful assistant.",
 )
 TOKENS_PER_SENTENCE = 13
+ASK_OPENERS = (
+    "According to the documents, ",
+    "Please tell me: ",
+    "Say, ",
+    "One question: ",
+    "Quickly: ",
+)
 KINDS = ("person", "person", "person", "company", "town", "item")
 #: relation to the phrase that names its value, and the relations asked of that value
 BRIDGES = {
@@ -79,7 +87,6 @@ class World:
     spec: WorldSpec
     rng: random.Random
     namer: Namer
-    prose: Sequence[str] = ()
     entities: list[Entity] = field(default_factory=list)
     #: (entity name, relation) to (value, documents that state it)
     truth: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = field(default_factory=dict)
@@ -155,7 +162,7 @@ class World:
 
     def _render(self, plan: list[Fact | Event]) -> str:
         rng, spec = self.rng, self.spec
-        writer = Writer(rng, spec.held_statements, self.prose)
+        writer = Writer(rng, spec.held_statements, self.namer.lexicon.prose)
         sentences: list[str] = []
         first = next((item.entity for item in plan if isinstance(item, Fact)), None)
         title = heading(rng, first) + "\n" if first is not None and rng.random() < 0.3 else ""
@@ -198,7 +205,7 @@ def ask(world: World, relation: Relation, entity: Entity, subject: str | None = 
         genitive = PRONOUNS[entity.pronoun][1]
     text = fill(template, name, genitive, name)
     if not held and world.rng.random() < 0.08:
-        return world.rng.choice(("According to the documents, ", "Please tell me: ", "Say, ")) + text
+        return world.rng.choice(ASK_OPENERS) + text
     return capitalise(text)
 
 
@@ -271,10 +278,12 @@ def tally(world: World) -> Question | None:
     return Question(EVENTS[event].question, str(world.counted[event]), "tally")
 
 
-def make_world(spec: WorldSpec, seed: int, prose: Sequence[str] = ()) -> tuple[World, tuple[str, ...]]:
+def make_world(
+    spec: WorldSpec, seed: int, lexicon: Lexicon = NO_LEXICON
+) -> tuple[World, tuple[str, ...]]:
     """Build a world and write its documents."""
     rng = random.Random(seed)
-    world = World(spec, rng, Namer(rng, spec.held_names), prose)
+    world = World(spec, rng, Namer(rng, spec.held_names, lexicon))
     return world, world.write()
 
 
@@ -289,15 +298,15 @@ def make_questions(world: World, documents: Sequence[str]) -> tuple[Question, ..
             break
         draw = rng.random()
         question: Question | None = None
-        if not spec.one_hop_only and draw < 0.13:
+        if not spec.one_hop_only and draw < 0.10:
             question = not_said(world)
-        elif not spec.one_hop_only and draw < 0.20:
+        elif not spec.one_hop_only and draw < 0.17:
             question = two_hop(world)
-        elif not spec.one_hop_only and draw < 0.24:
+        elif not spec.one_hop_only and draw < 0.21:
             question = mentioned_first(world, documents)
-        elif not spec.one_hop_only and draw < 0.29:
+        elif not spec.one_hop_only and draw < 0.26:
             question = tally(world)
-        elif not spec.one_hop_only and draw < 0.40 and world.updated:
+        elif not spec.one_hop_only and draw < 0.36 and world.updated:
             question = one_hop(world, rng.choice(sorted(world.updated)))
         if question is None:
             question = one_hop(world, rng.choice(keys))
@@ -307,9 +316,9 @@ def make_questions(world: World, documents: Sequence[str]) -> tuple[Question, ..
     return tuple(questions)
 
 
-def make_example(spec: WorldSpec, seed: int, prose: Sequence[str] = ()) -> Example:
+def make_example(spec: WorldSpec, seed: int, lexicon: Lexicon = NO_LEXICON) -> Example:
     """Make one training example: documents, glue, system text and questions."""
-    world, documents = make_world(spec, seed, prose)
+    world, documents = make_world(spec, seed, lexicon)
     questions = make_questions(world, documents)
     rng = world.rng
     system = rng.choice(SYSTEM_TEXTS) if rng.random() < 0.75 else None

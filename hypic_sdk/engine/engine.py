@@ -88,7 +88,8 @@ class Engine:
         """Queue a request; what is wrong with it is told by its last event.
 
         Raises:
-            RequestError: a request of that id is in flight (its events would be taken for this one's).
+            RequestError: a request of that id is in flight; its events would be taken for this
+                one's.
         """
         self._check_new(message.request_id)
         try:

@@ -1,4 +1,4 @@
-"""Every request from `submit` to its last event: who gets in, what a forward changes, how it ends."""
+"""Every request from `submit` to its last event: what a forward changes, and how it ends."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ The same values serve every layer; the slabs handed to an op are one layer's vie
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -63,13 +64,13 @@ class ColdRun:
     work_slot: int = NO_SLOT
 
     def stretches(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Rows [start, stop) of head seam, interior and tail seam inside this run (may be empty)."""
+        """Rows [start, stop) of head seam, interior and tail seam in this run (may be empty)."""
         stop = self.offset + self.row_stop - self.row_start
         borders = (0, self.head_tokens, self.num_tokens - self.tail_tokens, self.num_tokens)
         shift = self.row_start - self.offset
         head, interior, tail = (
             (max(a, self.offset) + shift, max(min(b, stop), max(a, self.offset)) + shift)
-            for a, b in zip(borders[:-1], borders[1:], strict=True)
+            for a, b in itertools.pairwise(borders)
         )
         return head, interior, tail
 

@@ -70,12 +70,13 @@ def rotate_state(state: torch.Tensor, spec: RotarySpec, position: int) -> torch.
     Args:
         state: [.., H, K, V] with the rotated key rows first.
     Returns:
-        the turned state, a new tensor.
+        the turned state, a new contiguous tensor.
     Source:
         HYPIC Eq. 8; design 2.
     """
     cos, sin = rotary_angles(spec, torch.tensor([position], device=state.device), state.dtype)
-    return _turn_last(state.transpose(-1, -2), cos[0], sin[0], spec.interleaved).transpose(-1, -2)
+    turned = _turn_last(state.transpose(-1, -2), cos[0], sin[0], spec.interleaved)
+    return turned.transpose(-1, -2).contiguous()
 
 
 def _turn_last(

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Protocol, final
 
 from hypic_sdk.errors import PoolExhausted, RequestError
-from hypic_sdk.prompt.segment import SegmentId, segment_id
-from hypic_sdk.prompt.tokenizer import check_text
+from hypic_sdk.prompt.segment import SegmentId, segment_id, token_bytes
+from hypic_sdk.prompt.tokenizer import check_text, token_ids_of
 
 Metadata = Mapping[str, str | int | float | bool | None]
 
@@ -20,17 +20,27 @@ Metadata = Mapping[str, str | int | float | bool | None]
 class RegisteredSegment:
     """A text that can be named by its id.
 
-    `token_ids` are those of one tokenizer, named by `tokenizer_fingerprint`.
+    The token ids are those of one tokenizer, named by `tokenizer_fingerprint`.
     """
 
     id: SegmentId
     text: str
-    token_ids: tuple[int, ...]
+    packed_ids: bytes  # little-endian int32
     tokenizer_fingerprint: str
     created_at: int  # unix seconds
     external_id: str | None = None
     title: str | None = None
     metadata: Metadata = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of the text."""
+        return len(self.packed_ids) // 4
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The token ids, unpacked."""
+        return token_ids_of(self.packed_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +141,8 @@ class MemoryCatalog:
         with self._lock:
             known = self._segments.get(id_)
         # tokenised outside the lock; a race only means that the same ids are made twice
-        token_ids = self._encode(new.text) if known is None else known.token_ids
-        if not token_ids:
+        packed = token_bytes(self._encode(new.text)) if known is None else known.packed_ids
+        if not packed:
             raise RequestError("a segment needs at least one token")
         with self._lock:
             known = self._segments.get(id_)
@@ -140,7 +150,7 @@ class MemoryCatalog:
             if known is None:
                 self._check_room(num_bytes)
                 known = RegisteredSegment(
-                    id_, new.text, token_ids, self._fingerprint, int(self._now_s())
+                    id_, new.text, packed, self._fingerprint, int(self._now_s())
                 )
                 self._num_bytes += num_bytes
                 created = True

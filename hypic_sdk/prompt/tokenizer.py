@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import struct
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,9 +142,15 @@ class PromptTokenizer:
         return False
 
     def touches_added_token(self, text: str) -> bool:
-        """Whether text set raw into a template could make an added token, alone or with its
-        neighbours: it holds one, or starts or ends with a part of one."""
-        return self._overlap.found_in(text)
+        """Whether text set raw into a template could make an added token.
+
+        It does if it holds one, or starts or ends with a part of one, also in the form that a
+        normalizer may give it.  A string that is the middle of one is not meant: a template that
+        writes both its sides wants the token.
+        """
+        if self._overlap.found_in(text):
+            return True
+        return not text.isascii() and self._overlap.found_in(unicodedata.normalize("NFKC", text))
 
     def _find_bos_token(self, file: dict[str, Any], config: Mapping[str, Any]) -> int | None:
         """The beginning-of-text token, where the config or the file's own steps add one."""
@@ -175,6 +183,11 @@ class PromptTokenizer:
                 tokenizer_size=self.vocab_size,
                 model_size=model_vocab_size,
             )
+
+
+def token_ids_of(packed: bytes) -> tuple[int, ...]:
+    """The ids that `token_bytes` packed: a kept text takes 4 bytes a token, a tuple takes 36."""
+    return struct.unpack(f"<{len(packed) // 4}i", packed)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from hypic_sdk.errors import RequestError, SegmentNotFound, SegmentTextMismatch
 from hypic_sdk.prompt.catalog import RegisteredSegment, SegmentCatalog
 from hypic_sdk.prompt.pieces import CallerText, Message
 from hypic_sdk.prompt.segment import SegmentId, segment_id
+from hypic_sdk.service.token_memo import TokenMemo
 from hypic_sdk.wire.chat import ChatMessage, ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.parts import DocumentItem, SegmentPart, TextPart
@@ -34,6 +35,7 @@ class Conversation:
         self,
         catalog: SegmentCatalog,
         tokenizer_fingerprint: str,
+        memo: TokenMemo,
         *,
         only_registered: bool = False,
         recall: Recall = lambda text: None,
@@ -45,6 +47,7 @@ class Conversation:
         """
         self._catalog = catalog
         self._fingerprint = tokenizer_fingerprint
+        self._memo = memo
         self._only_registered = only_registered
         self._recall = recall
         self._missing: list[str] = []
@@ -123,18 +126,23 @@ class Conversation:
         known = self._catalog.get(wanted)
         if known is None and (text is None or self._only_registered):
             self._missing.append(wanted)
+            return CallerText("", wanted)
+        exact = known.text if known is not None else text
+        assert exact is not None, "a segment without text is missing"
         return CallerText(
-            known.text if known is not None else text or "",
+            exact,
             wanted,
-            token_ids=self._known_ids(known),
+            token_ids=self._token_ids(wanted, exact, known),
             message_index=message,
             content_index=place,
         )
 
-    def _known_ids(self, known: RegisteredSegment | None) -> tuple[int, ...] | None:
-        if known is None or known.tokenizer_fingerprint != self._fingerprint:
-            return None
-        return known.token_ids
+    def _token_ids(
+        self, id_: SegmentId, text: str, known: RegisteredSegment | None
+    ) -> tuple[int, ...]:
+        if known is not None and known.tokenizer_fingerprint == self._fingerprint:
+            return known.token_ids
+        return self._memo.token_ids(id_, text)
 
     def _raise_missing(self) -> None:
         if not self._missing:

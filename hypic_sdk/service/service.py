@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -20,6 +20,7 @@ from hypic_sdk.service.reply import ReplyAssembler
 from hypic_sdk.service.session_memory import SessionMemory
 from hypic_sdk.service.shapes import ChatShape, CompletionShape
 from hypic_sdk.service.stream import ChunkStream, PreparedRequest, ReplyStream
+from hypic_sdk.service.token_memo import TokenMemo
 from hypic_sdk.service.warm_job import WarmJob
 from hypic_sdk.service.worker_port import WorkerPort
 from hypic_sdk.transport.messages import EngineRequest, SamplingParams, WarmRequest
@@ -68,6 +69,7 @@ class Service:
         self._namespace = namespace
         self._now_s = now_s
         self._sessions = SessionMemory()
+        self._memo = TokenMemo(tokenizer.encode_text)
         self._chat_shape = ChatShape(model_name, tokenizer)
         self._completion_shape = CompletionShape(model_name, tokenizer)
 
@@ -139,6 +141,7 @@ class Service:
         return Conversation(
             self._catalog,
             self._tokenizer.fingerprint,
+            self._memo,
             only_registered=request.hypic.on_missing == "error",
             recall=partial(self._sessions.recall, request.hypic.session_id),
         )
@@ -222,7 +225,7 @@ class Service:
             id_: SegmentState(state="unknown")
             if segment is None
             else SegmentState(
-                state="warm" if held[segment.id] else "registered", tokens=len(segment.token_ids)
+                state="warm" if held[segment.id] else "registered", tokens=segment.num_tokens
             )
             for id_, segment in found.items()
         }
@@ -255,10 +258,10 @@ class Service:
         return segment
 
     def _part(self, segment: RegisteredSegment) -> PromptPart:
-        ids: Sequence[int] = segment.token_ids
+        ids = segment.token_ids
         if segment.tokenizer_fingerprint != self._tokenizer.fingerprint:
-            ids = self._tokenizer.encode_text(segment.text)
-        return PromptPart(Role.INNER, tuple(ids), segment.id)
+            ids = self._memo.token_ids(segment.id, segment.text)
+        return PromptPart(Role.INNER, ids, segment.id)
 
     def _object(self, segment: RegisteredSegment, created: bool | None = None) -> SegmentObject:
         return SegmentObject(
@@ -266,7 +269,7 @@ class Service:
             external_id=segment.external_id,
             title=segment.title,
             metadata=dict(segment.metadata),
-            tokens=len(segment.token_ids),
+            tokens=segment.num_tokens,
             created_at=segment.created_at,
             created=created,
         )

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
-
-import torch
 
 from hypic_sdk.store.layout import SlabSizes, StoreLayout
 from hypic_sdk.store.slot_pool import Claim, SlotPool
-
-
-def _no_slots() -> torch.Tensor:
-    return torch.empty(0, dtype=torch.int64)
+from hypic_sdk.store.slot_ranges import SlotRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +30,15 @@ class Amount:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Holding:
-    """Slots of each kind, [n] int64 on the CPU, each named once."""
+    """Slots of each kind, each named once."""
 
-    state_rows: torch.Tensor = field(default_factory=_no_slots)
-    transition_rows: torch.Tensor = field(default_factory=_no_slots)
-    kv_slots: torch.Tensor = field(default_factory=_no_slots)
+    state_rows: SlotRanges = ()
+    transition_rows: SlotRanges = ()
+    kv_slots: SlotRanges = ()
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
+    def __iter__(self) -> Iterator[SlotRanges]:
         return iter((self.state_rows, self.transition_rows, self.kv_slots))
 
 
@@ -100,8 +95,8 @@ class Arena:
         for pool, slots in self._parts(holding):
             pool.unpin(slots)
 
-    def _parts(self, holding: Holding) -> Iterator[tuple[SlotPool, torch.Tensor]]:
+    def _parts(self, holding: Holding) -> Iterator[tuple[SlotPool, SlotRanges]]:
         """The slabs of which the holding has any slot."""
         for pool, slots in zip(self, holding, strict=True):
-            if slots.numel():
+            if slots:
                 yield pool, slots

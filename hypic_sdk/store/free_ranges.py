@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import final
 
-import torch
+from hypic_sdk.store.slot_ranges import SlotRanges
 
 
 @final
@@ -21,41 +21,36 @@ class FreeRanges:
         return self._num_free
 
     @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """All free ranges, rising."""
-        return list(zip(self._starts, self._stops, strict=True))
+    def ranges(self) -> SlotRanges:
+        """All free slots, rising."""
+        return tuple(map(range, self._starts, self._stops))
 
-    def take(self, num_slots: int, after: int | None = None) -> torch.Tensor:
-        """Take slots: [num_slots] int64, in one contiguous stretch if there is any.
+    def take(self, num_slots: int, after: int | None = None) -> SlotRanges:
+        """Take slots, in one contiguous stretch if there is any.
 
         The stretch that begins at `after`, if that is free and long enough; else the first that is
         long enough; else the longest stretches, so that the pieces are few.
         """
         assert num_slots <= self._num_free, f"{num_slots} slots wanted, {self._num_free} are free"
         if num_slots == 0:
-            return torch.empty(0, dtype=torch.int64)
+            return ()
         index = self._fitting(num_slots, after)
         if index is not None:
-            return self._cut(index, num_slots)
-        by_length = sorted(self.ranges, key=lambda span: span[0] - span[1])
-        pieces, missing = [], num_slots
-        for start, stop in by_length:
-            length = min(missing, stop - start)
-            pieces.append(self._cut(bisect_left(self._starts, start), length))
-            missing -= length
-            if missing == 0:
+            return (self._cut(index, num_slots),)
+        pieces: list[range] = []
+        for span in sorted(self.ranges, key=len, reverse=True):
+            length = min(num_slots, len(span))
+            pieces.append(self._cut(bisect_left(self._starts, span.start), length))
+            num_slots -= length
+            if num_slots == 0:
                 break
-        return torch.cat(pieces)
+        return tuple(pieces)
 
-    def give(self, slots: torch.Tensor) -> None:
-        """Give slots back, in any order; none of them may be free already."""
-        if slots.numel() == 0:
-            return
-        rising = slots.sort().values
-        breaks = (rising.diff() != 1).nonzero().flatten() + 1
-        for piece in torch.tensor_split(rising, breaks):
-            self._insert(int(piece[0]), int(piece[-1]) + 1)
-        self._num_free += slots.numel()
+    def give(self, slots: SlotRanges) -> None:
+        """Give slots back; none of them may be free already."""
+        for span in slots:
+            self._insert(span.start, span.stop)
+            self._num_free += len(span)
 
     def _fitting(self, num_slots: int, after: int | None) -> int | None:
         """Index of the range to take from, or none if no range is long enough."""
@@ -64,10 +59,10 @@ class FreeRanges:
             begins_there = index < len(self._starts) and self._starts[index] == after
             if begins_there and self._stops[index] - after >= num_slots:
                 return index
-        lengths = zip(self._starts, self._stops, strict=True)
-        return next((i for i, (a, b) in enumerate(lengths) if b - a >= num_slots), None)
+        spans = zip(self._starts, self._stops, strict=True)
+        return next((i for i, (start, stop) in enumerate(spans) if stop - start >= num_slots), None)
 
-    def _cut(self, index: int, num_slots: int) -> torch.Tensor:
+    def _cut(self, index: int, num_slots: int) -> range:
         """Take the first slots of a range."""
         start = self._starts[index]
         if start + num_slots == self._stops[index]:
@@ -75,7 +70,7 @@ class FreeRanges:
         else:
             self._starts[index] = start + num_slots
         self._num_free -= num_slots
-        return torch.arange(start, start + num_slots)
+        return range(start, start + num_slots)
 
     def _insert(self, start: int, stop: int) -> None:
         """Put a range in its place, joined to the ranges it touches."""

@@ -12,6 +12,7 @@ from hypic_sdk.store.entries import ChainRef
 from hypic_sdk.store.memory import Memory
 from hypic_sdk.store.residents import AnyResident
 from hypic_sdk.store.slot_pool import SlotPool
+from hypic_sdk.store.slot_ranges import count
 
 
 def check(memory: Memory) -> None:
@@ -40,9 +41,9 @@ def check(memory: Memory) -> None:
     assert total == memory.sizes.budget_bytes, f"{total} bytes of {memory.sizes.budget_bytes}"
 
 
-def _part(holdings: Iterable[Holding], index: int) -> torch.Tensor:
+def _part(holdings: Iterable[Holding], index: int) -> list[range]:
     """All slots of one kind, one after the other."""
-    return torch.cat([torch.empty(0, dtype=torch.int64), *(tuple(h)[index] for h in holdings)])
+    return [span for holding in holdings for span in tuple(holding)[index]]
 
 
 def _all_residents(memory: Memory) -> list[AnyResident]:
@@ -83,32 +84,36 @@ def _check_indexes(memory: Memory) -> None:
 
 def _check_pool(
     pool: SlotPool,
-    held: torch.Tensor,
-    pinned: torch.Tensor,
-    reserved: torch.Tensor,
-    filling: torch.Tensor,
+    held: list[range],
+    pinned: list[range],
+    reserved: list[range],
+    filling: list[range],
 ) -> None:
-    holders = torch.bincount(held, minlength=pool.num_slots)
-    pins = torch.bincount(pinned, minlength=pool.num_slots)
-    assert torch.equal(holders, pool.holders.long()), f"{pool.name}: holders are wrong"
-    assert torch.equal(pins, pool.pins.long()), f"{pool.name}: pins are wrong"
-    free = [torch.arange(start, stop) for start, stop in pool.free.ranges]
-    # each slot once: claimed for one, or held, or free
-    owners = torch.cat([reserved, filling, holders.nonzero().flatten(), *free])
-    assert torch.equal(owners.sort().values, torch.arange(pool.num_slots)), (
-        f"{pool.name}: a slot has two owners or none"
-    )
-    num_pinned = int((pins > 0).sum())
+    holders, pins = _times_named(held, pool), _times_named(pinned, pool)
+    assert torch.equal(holders, pool.holders), f"{pool.name}: holders are wrong"
+    assert torch.equal(pins, pool.pins), f"{pool.name}: pins are wrong"
+    # each slot once: claimed for one, or free, or held
+    owners = _times_named([*reserved, *filling, *pool.free.ranges], pool)
+    owners += holders > 0
+    assert bool((owners == 1).all()), f"{pool.name}: a slot has two owners or none"
+    num_pinned = int(pins.count_nonzero())
     counts = {
-        "free": sum(piece.numel() for piece in free),
-        "reserved": reserved.numel(),
-        "filling": filling.numel(),
-        "idle": int((holders > 0).sum()) - num_pinned,
+        "free": count(pool.free.ranges),
+        "reserved": count(tuple(reserved)),
+        "filling": count(tuple(filling)),
+        "idle": int(holders.count_nonzero()) - num_pinned,
         "pinned": num_pinned,
     }
+    assert counts["free"] == pool.num_free, f"{pool.name}: {pool.num_free} free slots booked"
     states = pool.byte_states
-    for name, count in counts.items():
+    for name, number in counts.items():
         booked = getattr(states, name)
-        assert booked == count * pool.slot_bytes, (
-            f"{pool.name}: {booked} {name} bytes, {count} slots"
-        )
+        assert booked == number * pool.slot_bytes, f"{pool.name}: {booked} {name} bytes, {counts}"
+
+
+def _times_named(spans: list[range], pool: SlotPool) -> torch.Tensor:
+    """[num_slots] int32: in how many of the ranges each slot is."""
+    times = torch.zeros(pool.num_slots, dtype=torch.int32)
+    for span in spans:
+        times[span.start : span.stop] += 1
+    return times

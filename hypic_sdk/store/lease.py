@@ -15,6 +15,7 @@ from hypic_sdk.store.filling import Filling
 from hypic_sdk.store.memory import Memory
 from hypic_sdk.store.residents import AnyResident, Resident
 from hypic_sdk.store.slot_pool import Claim
+from hypic_sdk.store.slot_ranges import SlotRanges, count, slots_at, split, tensor_of, union
 
 
 @final
@@ -36,10 +37,10 @@ class Lease:
     ) -> None:
         """Pins have not been counted yet, claims have."""
         self._memory = memory
-        self._reserved_rows = [int(row) for row in reserved.state_rows]
+        self._reserved_rows = [row for span in reserved.state_rows for row in span]
         self._own_rows: list[int] = []
-        self._kv_slots = reserved.kv_slots
-        self._num_kv_taken = 0
+        self._reserved_kv = reserved.kv_slots
+        self._own_kv: SlotRanges = ()
         self._fillings = {filling.spec.key: filling for filling in fillings}
         self._segments: dict[SegmentKey, Resident[SegmentEntry]] = {}
         self._deleted_keys: set[SegmentKey] = set()
@@ -84,7 +85,7 @@ class Lease:
     @property
     def reserved_kv_tokens(self) -> int:
         """KV slots that can still be taken (0 without full attention, where any number can)."""
-        return self._kv_slots.numel() - self._num_kv_taken
+        return count(self._reserved_kv)
 
     def take_state_row(self) -> int:
         """Use one of the reserved state rows.  Taking more than was reserved is a bug."""
@@ -105,14 +106,15 @@ class Lease:
         one_row = Amount(state_rows=1)
         if not self._memory.make_room(one_row, only_spare=not retained):
             return None
-        return self._use_row(int(self._memory.arena.claim(one_row, Claim.RESERVED).state_rows[0]))
+        claimed = self._memory.arena.claim(one_row, Claim.RESERVED)
+        return self._use_row(claimed.state_rows[0].start)
 
     def return_state_row(self, state_slot: int) -> None:
         """Stop using a taken row before `close` (its chain entry was not put); it becomes free."""
         assert self._is_open, "lease is closed"
         assert state_slot in self._own_rows, "the row is not in use by this lease"
         self._own_rows.remove(state_slot)
-        row = Holding(state_rows=torch.tensor([state_slot]))
+        row = Holding(state_rows=slots_at(state_slot))
         self._memory.arena.unpin(row)
         self._memory.arena.drop(row)
 
@@ -125,15 +127,14 @@ class Lease:
         assert self._is_open, "lease is closed"
         if not self._memory.layout.keeps_kv:
             return torch.empty(0, dtype=torch.int64, device=self._memory.device)
-        stop = self._num_kv_taken + num_tokens
         assert num_tokens >= 0, "a number of tokens is not negative"
-        assert stop <= self._kv_slots.numel(), (
+        assert num_tokens <= self.reserved_kv_tokens, (
             f"{num_tokens} KV slots wanted, {self.reserved_kv_tokens} are reserved"
         )
-        slots = self._kv_slots[self._num_kv_taken : stop]
-        self._num_kv_taken = stop
+        slots, self._reserved_kv = split(self._reserved_kv, num_tokens)
+        self._own_kv = union((self._own_kv, slots))
         self._use(Holding(kv_slots=slots))
-        return slots.to(self._memory.device)
+        return tensor_of(slots, self._memory.device)
 
     def adopt(self, key: SegmentKey) -> SegmentEntry:
         """Pin an entry that is held now (made by somebody else since the admission)."""
@@ -195,18 +196,12 @@ class Lease:
     @property
     def own(self) -> Holding:
         """Rows and KV slots taken and not given away: held and pinned by this lease."""
-        return Holding(
-            state_rows=torch.tensor(self._own_rows, dtype=torch.int64),
-            kv_slots=self._kv_slots[: self._num_kv_taken],
-        )
+        return Holding(state_rows=slots_at(*self._own_rows), kv_slots=self._own_kv)
 
     @property
     def reserved(self) -> Holding:
         """Rows and KV slots that were not taken yet: claimed for this lease."""
-        return Holding(
-            state_rows=torch.tensor(self._reserved_rows, dtype=torch.int64),
-            kv_slots=self._kv_slots[self._num_kv_taken :],
-        )
+        return Holding(state_rows=slots_at(*self._reserved_rows), kv_slots=self._reserved_kv)
 
     @property
     def chain_kv(self) -> Holding:
@@ -243,7 +238,7 @@ class Lease:
 
     def _use_row(self, row: int) -> int:
         self._own_rows.append(row)
-        self._use(Holding(state_rows=torch.tensor([row])))
+        self._use(Holding(state_rows=slots_at(row)))
         return row
 
     def _use(self, claimed: Holding) -> None:

@@ -16,6 +16,7 @@ from hypic_sdk.store.private_pool import PrivatePool
 from hypic_sdk.store.public_pool import PublicPool
 from hypic_sdk.store.residents import AnyResident, Residents
 from hypic_sdk.store.slot_pool import SlotPool
+from hypic_sdk.store.slot_ranges import SlotRanges
 
 if TYPE_CHECKING:
     from hypic_sdk.store.lease import Lease
@@ -48,7 +49,7 @@ class Memory:
     def refuse_if_never(self, wanted: Amount, pinned: Sequence[Holding]) -> None:
         """Raise PoolExhausted if even an empty store could not hold the wanted and the pinned."""
         for pool, num_wanted, slots in self._by_pool(wanted, pinned):
-            needed = num_wanted + int(pool.mark(slots).sum())
+            needed = num_wanted + pool.needed_and_idle(slots)[0]
             if needed > pool.num_slots:
                 raise _never_fits(pool, needed)
 
@@ -57,7 +58,7 @@ class Memory:
         for pool, num_wanted, slots in self._by_pool(wanted, pinned):
             if num_wanted <= pool.num_free:
                 continue
-            spared = int((pool.mark(slots) & (pool.pins == 0)).sum())
+            _, spared = pool.needed_and_idle(slots)
             if num_wanted > pool.num_free + pool.num_idle - spared:
                 return False
         return True
@@ -77,14 +78,14 @@ class Memory:
         # KV slots that idle entries share come free with the last of them only, so such entries
         # have their turn when the others did not suffice
         self._evict_some(wanted, victims, SlotPool.frees)
-        self._evict_some(wanted, [v for v in victims if v.findable], SlotPool.has_idle)
+        self._evict_some(wanted, [v for v in victims if v.findable], SlotPool.num_unpinned)
         return not self._short(wanted)
 
     def _evict_some(
         self,
         wanted: Amount,
         victims: Sequence[AnyResident],
-        helps: Callable[[SlotPool, torch.Tensor], bool],
+        helps: Callable[[SlotPool, SlotRanges], int],
     ) -> None:
         """Evict those victims in turn whose slots help with what is short, while anything is."""
         for victim in victims:
@@ -112,11 +113,10 @@ class Memory:
 
     def _by_pool(
         self, wanted: Amount, pinned: Sequence[Holding]
-    ) -> Iterator[tuple[SlotPool, int, list[torch.Tensor]]]:
+    ) -> Iterator[tuple[SlotPool, int, Sequence[SlotRanges]]]:
         """Per slab: itself, how many slots are wanted, which are to be pinned."""
         groups = zip(*pinned, strict=True) if pinned else ((), (), ())
-        for pool, count, slots in zip(self.arena, wanted, groups, strict=True):
-            yield pool, count, list(slots)
+        yield from zip(self.arena, wanted, groups, strict=True)
 
 
 def _never_fits(pool: SlotPool, num_needed: int) -> PoolExhausted:

@@ -22,6 +22,7 @@ class Resident(Generic[EntryT]):
     num_bytes: int
     cost_ms: float = 0.0
     retained: bool = True
+    kv_stop: int | None = None  # of a chain: the slot behind its last token's
     pins: int = 0
     # false once deleted: no index names it, and it goes with its last pin
     findable: bool = True

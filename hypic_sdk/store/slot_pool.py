@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import final
 
@@ -9,6 +10,7 @@ import torch
 
 from hypic_sdk.store.entries import ByteStates
 from hypic_sdk.store.free_ranges import FreeRanges
+from hypic_sdk.store.slot_ranges import SlotRanges, count, ranges_of, union
 
 
 class Claim(Enum):
@@ -24,8 +26,7 @@ class SlotPool:
 
     A slot is free, claimed, or held.  Entries and leases hold it, each once (a KV slot may have
     many holders); a holder in use pins it.  Held slots are pinned while any holder pins them, else
-    idle; the last holder that drops a slot frees it.  All slot tensors are [n] int64 on the CPU and
-    name a slot at most once.
+    idle; the last holder that drops a slot frees it.  All slots handed in name a slot at most once.
     """
 
     def __init__(self, name: str, num_slots: int, slot_bytes: int) -> None:
@@ -60,63 +61,78 @@ class SlotPool:
             pinned=self._num_pinned * self.slot_bytes,
         )
 
-    def claim(self, num_slots: int, claim: Claim, after: int | None = None) -> torch.Tensor:
+    def claim(self, num_slots: int, claim: Claim, after: int | None = None) -> SlotRanges:
         """Free -> claimed; neighbours where possible (see `FreeRanges.take`)."""
         slots = self.free.take(num_slots, after)
         self._num_claimed[claim] += num_slots
         return slots
 
-    def unclaim(self, slots: torch.Tensor, claim: Claim) -> None:
+    def unclaim(self, slots: SlotRanges, claim: Claim) -> None:
         """Claimed -> free."""
         self.free.give(slots)
-        self._num_claimed[claim] -= slots.numel()
+        self._num_claimed[claim] -= count(slots)
 
-    def settle(self, slots: torch.Tensor, claim: Claim) -> None:
+    def settle(self, slots: SlotRanges, claim: Claim) -> None:
         """Claimed -> held once, idle."""
-        self._num_claimed[claim] -= slots.numel()
-        self.holders[slots] = 1
-        self._num_idle += slots.numel()
+        for span in slots:
+            self.holders[span.start : span.stop] = 1
+        self._num_claimed[claim] -= count(slots)
+        self._num_idle += count(slots)
 
-    def hold(self, slots: torch.Tensor) -> None:
+    def hold(self, slots: SlotRanges) -> None:
         """One more holder of slots that are held already."""
-        self.holders[slots] += 1
+        for span in slots:
+            self.holders[span.start : span.stop] += 1
 
-    def drop(self, slots: torch.Tensor) -> None:
+    def drop(self, slots: SlotRanges) -> None:
         """One holder fewer (its own pin taken off before); what nobody holds is free."""
-        self.holders[slots] -= 1
-        orphans = slots[self.holders[slots] == 0]
-        self._num_idle -= orphans.numel()
-        self.free.give(orphans)
+        for span in slots:
+            holders = self.holders[span.start : span.stop]
+            holders -= 1
+            num_held = int(holders.count_nonzero())
+            orphans: SlotRanges = ()
+            if num_held == 0:
+                orphans = (span,)
+            elif num_held < len(span):
+                orphans = ranges_of((holders == 0).nonzero().flatten() + span.start)
+            self._num_idle -= len(span) - num_held
+            self.free.give(orphans)
 
-    def pin(self, slots: torch.Tensor) -> None:
+    def pin(self, slots: SlotRanges) -> None:
         """A holder of these slots uses them."""
-        fresh = int((self.pins[slots] == 0).sum())
-        self.pins[slots] += 1
+        fresh = self.num_unpinned(slots)
+        for span in slots:
+            self.pins[span.start : span.stop] += 1
         self._num_idle -= fresh
         self._num_pinned += fresh
 
-    def unpin(self, slots: torch.Tensor) -> None:
+    def unpin(self, slots: SlotRanges) -> None:
         """A holder of these slots uses them no more."""
-        self.pins[slots] -= 1
-        unused = int((self.pins[slots] == 0).sum())
+        for span in slots:
+            self.pins[span.start : span.stop] -= 1
+        unused = self.num_unpinned(slots)
         self._num_idle += unused
         self._num_pinned -= unused
 
-    def has_idle(self, slots: torch.Tensor) -> bool:
-        """Whether any of these held slots is idle."""
-        return bool((self.pins[slots] == 0).any())
+    def num_unpinned(self, slots: SlotRanges) -> int:
+        """How many of these slots no holder pins."""
+        return sum(
+            len(span) - int(self.pins[span.start : span.stop].count_nonzero()) for span in slots
+        )
 
-    def all_pinned(self, slots: torch.Tensor) -> bool:
-        """Whether each of these slots is in use."""
-        return bool((self.pins[slots] > 0).all())
+    def needed_and_idle(self, groups: Iterable[SlotRanges]) -> tuple[int, int]:
+        """How many held slots the groups name, each counted once, and how many of them are idle."""
+        slots = union(groups)
+        return count(slots), self.num_unpinned(slots)
 
-    def frees(self, slots: torch.Tensor) -> bool:
+    def frees(self, slots: SlotRanges) -> bool:
         """Whether dropping these held, unpinned slots once would free any."""
-        return bool(((self.pins[slots] == 0) & (self.holders[slots] == 1)).any())
-
-    def mark(self, groups: list[torch.Tensor]) -> torch.Tensor:
-        """[num_slots] bool: the slots that any of the groups names."""
-        marks = torch.zeros(self.num_slots, dtype=torch.bool)
-        for slots in groups:
-            marks[slots] = True
-        return marks
+        return any(
+            bool(
+                (
+                    (self.pins[span.start : span.stop] == 0)
+                    & (self.holders[span.start : span.stop] == 1)
+                ).any()
+            )
+            for span in slots
+        )

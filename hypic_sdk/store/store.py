@@ -31,6 +31,7 @@ from hypic_sdk.store.memory import Memory
 from hypic_sdk.store.residents import AnyResident, Resident
 from hypic_sdk.store.slab import Slabs
 from hypic_sdk.store.slot_pool import Claim
+from hypic_sdk.store.slot_ranges import count, ranges_of, slots_at, tensor_of, union
 
 logger = logging.getLogger(__name__)
 
@@ -186,9 +187,8 @@ class Store:
             memory.chains.note_use(spec)
             return False
         resident = self._chain_resident(spec)
-        assert memory.arena.kv_slots.all_pinned(resident.holding.kv_slots), (
-            "the table names slots that nobody uses"
-        )
+        unused = memory.arena.kv_slots.num_unpinned(resident.holding.kv_slots)
+        assert not unused, f"the table names {unused} slots that nobody uses"
         memory.arena.hold(resident.holding)
         lease.return_state_row(spec.state_slot)
         memory.residents.enter(resident)
@@ -262,8 +262,7 @@ class Store:
             memory.residents.pin(resident)
         has_room = memory.make_room(wanted)
         assert has_room, "what fits could not be made to fit"
-        last = int(chain.entry.kv_slots[-1]) if chain and chain.entry.kv_slots.numel() else None
-        reserved = memory.arena.claim(own, Claim.RESERVED, None if last is None else last + 1)
+        reserved = memory.arena.claim(own, Claim.RESERVED, None if chain is None else chain.kv_stop)
         fillings = [self._open_filling(spec) for spec in need.new_entries]
         lease = Lease(memory, reserved=reserved, segments=segments, chain=chain, fillings=fillings)
         for resident in named:
@@ -277,9 +276,9 @@ class Store:
             key=spec.key,
             num_tokens=spec.num_tokens,
             seam=spec.seam,
-            state_slot=int(holding.state_rows[0]),
-            transition_slot=int(holding.transition_rows[0]) if has_transition else NO_SLOT,
-            kv_slots=holding.kv_slots.to(self._memory.device),
+            state_slot=holding.state_rows[0].start,
+            transition_slot=holding.transition_rows[0].start if has_transition else NO_SLOT,
+            kv_slots=tensor_of(holding.kv_slots, self._memory.device),
             num_bytes=self.layout.segment_bytes(spec.interior_tokens),
         )
         filling = Filling(spec, entry, holding, self.abandon)
@@ -295,11 +294,18 @@ class Store:
             exact=spec.exact,
             segment_keys=spec.segment_keys,
         )
+        table = ranges_of(spec.kv_slots)
         # a segment that stands twice in a table of shared slots is held once
-        kv_slots = torch.unique(spec.kv_slots.to("cpu"))
-        num_bytes = self.layout.state_row_bytes + kv_slots.numel() * self.layout.kv_slot_bytes
-        holding = Holding(state_rows=torch.tensor([spec.state_slot]), kv_slots=kv_slots)
-        return Resident(entry, holding, spec.namespace, num_bytes, spec.cost_ms)
+        holding = Holding(state_rows=slots_at(spec.state_slot), kv_slots=union((table,)))
+        kv_bytes = count(holding.kv_slots) * self.layout.kv_slot_bytes
+        return Resident(
+            entry,
+            holding,
+            spec.namespace,
+            num_bytes=self.layout.state_row_bytes + kv_bytes,
+            cost_ms=spec.cost_ms,
+            kv_stop=table[-1].stop if table else None,
+        )
 
     def _assert_sound(self, need: Need) -> None:
         """Catch a wrong need before anything is changed for it."""

@@ -127,8 +127,7 @@ def test_a_warm_job_and_a_request_share_a_miss():
 
 
 def test_a_segment_that_stands_twice_is_computed_once():
-    engine, spy = spied()
-    events = answer(engine, question(5, document(1), document(1)), max_tokens=1)
+    events = answer(engine_of(), question(5, document(1), document(1)), max_tokens=1)
     report = report_of(events)
     assert report.cold_tokens == 40
     assert [s.status for s in report.segments] == [SegmentStatus.COLD] * 2

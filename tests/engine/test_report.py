@@ -11,7 +11,7 @@ from hypic_sdk.transport.messages import MissReason, SegmentStatus
 from tests.engine.harness import answer, check_report, engine_of, report_of, warm
 from tests.engine.prompts import inner, prompt_of, prompts, tokens
 
-FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 
 
 @FEW

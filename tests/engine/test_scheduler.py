@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypic_sdk.engine.batch import Batch, StepResult
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.transport.messages import FinishReason, TokenEvent
@@ -55,7 +57,7 @@ def test_a_short_request_is_not_stuck_behind_a_long_cold_one():
     check_ended(events_of(drain(engine), long.request_id))
     # and the long one never stood still for more than one step
     idle = [not batch.colds for batch in batches[:30]]
-    assert not any(a and b for a, b in zip(idle, idle[1:], strict=False))
+    assert not any(a and b for a, b in pairwise(idle))
 
 
 def test_a_short_request_is_not_stuck_behind_a_long_live_one():

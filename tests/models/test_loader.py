@@ -211,6 +211,17 @@ def test_unknown_model_types_are_refused_with_the_known_ones(untied: Path, tmp_p
             load_config(tmp_path)
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_does_not_know_are_refused(
+    word: str, untied: Path, tmp_path: Path
+) -> None:
+    text = (untied / "config.json").read_text()
+    assert '"initializer_range": 0.02' in text
+    (tmp_path / "config.json").write_text(text.replace("0.02", word))
+    with pytest.raises(ModelFileError, match=f"{word} is not JSON"):
+        load_config(tmp_path)
+
+
 def test_what_a_folder_lacks_is_said(untied: Path, tmp_path: Path) -> None:
     assert "no such model folder" in refusal(tmp_path / "nowhere").message
     assert "no config.json" in refusal(tmp_path).message

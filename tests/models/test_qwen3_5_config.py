@@ -265,7 +265,7 @@ def mutations(draw: st.DrawFn, fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_mutated_config_is_refused_by_type_or_means_the_same_as_there(
     data: st.DataObject, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory

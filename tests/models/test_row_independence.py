@@ -88,7 +88,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -112,7 +112,7 @@ def everything(model: CausalLM, num_rows: int) -> list[torch.Tensor]:
 def test_a_row_is_the_same_anywhere_in_any_batch(name: str, threads: int) -> None:
     model = MODELS[name]()
     want = [tensor[:PERIOD] for tensor in everything(model, 16)]
-    for num_rows in (16, 112, 336):
+    for num_rows in (16, 336):
         which = torch.arange(num_rows) % PERIOD
         got = everything(model, num_rows)
         assert len(got) == len(want)

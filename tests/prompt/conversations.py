@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from hypic_sdk.prompt.pieces import CallerText, Message
@@ -47,8 +48,15 @@ def numbered(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
+short_texts = st.lists(tiny.fragments, min_size=1, max_size=2).map("".join).filter(bool)
+"""Texts of a caller, not empty; a conversation has many."""
+
+# a conversation is a large draw, and each has several texts in it
+few = settings(max_examples=40)
+
+
 @st.composite
-def turns(draw: st.DrawFn, contents: st.SearchStrategy[str] = tiny.full_texts) -> list[Message]:
+def turns(draw: st.DrawFn, contents: st.SearchStrategy[str] = short_texts) -> list[Message]:
     """A conversation that asks for a reply: it ends with a user's or a tool's message."""
 
     def say(role: str) -> Message:

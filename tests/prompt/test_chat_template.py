@@ -16,7 +16,7 @@ from hypic_sdk.prompt.chat_template import ChatTemplate, TemplateLimits
 from hypic_sdk.prompt.pieces import CallerText, Message, RenderedPrompt, TemplateText
 from hypic_sdk.prompt.segment import BorderKind
 from tests.prompt import tiny
-from tests.prompt.conversations import message, numbered, plain_words, text, turns
+from tests.prompt.conversations import few, message, numbered, plain_words, text, turns
 
 every_template = pytest.mark.parametrize("name", tiny.TEMPLATES)
 TEMPLATES = {name: tiny.chat_template(source) for name, source in tiny.TEMPLATES.items()}
@@ -68,11 +68,13 @@ def oracle(source: str, messages: list[Message], **variables: object) -> str:
 
 
 @pytest.mark.parametrize("name", ["chatml", "reasoning"])
+@few
 @given(messages=turns(plain_words))
 def test_plain_words_render_as_in_the_library_templates_are_written_for(name, messages):
     assert joined(TEMPLATES[name].render(messages)) == oracle(tiny.TEMPLATES[name], messages)
 
 
+@few
 @given(messages=turns(plain_words))
 def test_the_same_for_a_template_that_writes_json(messages):
     # beside a tool's text the quotes of its JSON string are template text
@@ -80,6 +82,7 @@ def test_the_same_for_a_template_that_writes_json(messages):
 
 
 @every_template
+@few
 @given(messages=turns())
 def test_each_text_stands_in_the_prompt_once_and_unchanged(name, messages):
     shown = caller_texts(TEMPLATES[name].render(messages))
@@ -95,6 +98,7 @@ def test_each_text_stands_in_the_prompt_once_and_unchanged(name, messages):
 
 
 @pytest.mark.parametrize("name", ["chatml", "trimming"])
+@few
 @given(messages=turns())
 def test_texts_keep_their_order(name, messages):
     shown = caller_texts(TEMPLATES[name].render(messages))
@@ -103,6 +107,7 @@ def test_texts_keep_their_order(name, messages):
 
 
 @every_template
+@few
 @given(messages=turns(), data=st.data())
 def test_template_text_does_not_depend_on_callers_texts(name, messages, data):
     """So no text can act on the template, or put a word into its mouth."""
@@ -145,6 +150,7 @@ class TestBorders:
         assert border_offsets(rendered) == ends
 
     @every_template
+    @few
     @given(messages=turns())
     def test_the_prompt_border_stands_before_the_generation_prompt(self, name, messages):
         rendered = TEMPLATES[name].render(messages)
@@ -154,6 +160,7 @@ class TestBorders:
                         "<|head|>assistant<|end_head|>\n\n")  # fmt: skip
 
     @every_template
+    @few
     @given(messages=turns(), reply=plain_words)
     def test_borders_stay_in_the_next_turn(self, name, messages, reply):
         """What a session's next turn shares is what a chain entry can be found by.
@@ -201,7 +208,7 @@ class TestBorders:
     def test_a_template_that_ends_otherwise_without_the_question_has_no_prompt_border(self):
         template = tiny.chat_template(
             "{% for m in messages %}[{{ m.content }}]{% endfor %}"
-            "{% if add_generation_prompt %}bot:{% else %}the end{% endif %}"
+            "{% if add_generation_prompt %}bot:{% else %}end{% endif %}"
         )
         rendered = template.render([message("user", "why")])
         # the mark after the loop is where the last message ends

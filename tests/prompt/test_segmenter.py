@@ -14,7 +14,7 @@ from hypic_sdk.prompt.segment import BorderKind, Role, SegmentedPrompt
 from hypic_sdk.prompt.segmenter import parts_prompt, segment_prompt
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from tests.prompt import tiny
-from tests.prompt.conversations import message, numbered, plain_words, text, turns
+from tests.prompt.conversations import few, message, numbered, plain_words, text, turns
 
 WITH_BOS = PromptTokenizer(tiny.bos_by_processor(), {})
 TOKENIZERS = {"plain": tiny.tokenizer(), "with_bos": WITH_BOS}
@@ -138,6 +138,7 @@ def test_no_text_makes_a_boundary_or_a_control_token(rendered):
 
 
 @pytest.mark.parametrize("name", tiny.TEMPLATES)
+@few
 @given(messages=turns())
 def test_the_whole_way_from_messages(name, messages):
     """Segments of system, user and tool messages come out byte for byte, in order."""
@@ -260,6 +261,7 @@ class TestBorders:
         assert segment_prompt(rendered, tiny.tokenizer()).borders == ()
 
     @pytest.mark.parametrize("name", tiny.TEMPLATES)
+    @few
     @given(messages=turns(), reply=plain_words)
     def test_the_next_turn_finds_the_prompt_border_of_this_one(self, name, messages, reply):
         """Same tokens up to it, and a border there: so a chain entry is found again."""

@@ -124,7 +124,7 @@ def test_text_that_touches_no_added_token_is_safe_between_any_template_text(befo
 
 
 @pytest.mark.parametrize(
-    "text", ["<think>", "a <think> b", "<thi", "ab<", "nk>", ">", "|im_end|>x"]
+    "text", ["<think>", "a <think> b", "<thi", "ab<", "nk>", ">", "|im_end|>x", "\uff1cthink>"]
 )
 def test_text_with_a_part_of_an_added_token_at_its_edge_is_found(text):
     assert tiny.tokenizer().touches_added_token(text)

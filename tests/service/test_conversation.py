@@ -12,6 +12,7 @@ from hypic_sdk.errors import RequestError, SegmentNotFound, SegmentTextMismatch
 from hypic_sdk.prompt.catalog import MemoryCatalog, NewSegment
 from hypic_sdk.prompt.segment import segment_id
 from hypic_sdk.service.conversation import DOCUMENTS, Conversation
+from hypic_sdk.service.token_memo import TokenMemo
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.parse import parse
@@ -28,7 +29,8 @@ def catalog(*texts: str) -> MemoryCatalog:
 
 
 def conversation(*texts: str, **options: Any) -> Conversation:
-    return Conversation(catalog(*texts), TOKENIZER.fingerprint, **options)
+    memo = TokenMemo(TOKENIZER.encode_text)
+    return Conversation(catalog(*texts), TOKENIZER.fingerprint, memo, **options)
 
 
 def chat(*messages: Any, **fields: Any) -> ChatRequest:
@@ -53,7 +55,8 @@ class TestSegments:
     def test_a_text_sent_along_is_one_too(self):
         [message] = conversation().messages(chat(user([segment("A town")])))
         [text] = message.content
-        assert (text.segment_id, text.token_ids) == (segment_id("A town"), None)
+        assert text.segment_id == segment_id("A town")
+        assert text.token_ids == TOKENIZER.encode_text("A town")
 
     @given(text=tiny.full_texts)
     def test_id_and_text_must_belong_together(self, text):
@@ -87,9 +90,10 @@ class TestSegments:
         assert caught.value.details["segment_ids"] == [segment_id("a")]
 
     def test_tokens_of_another_tokenizer_are_not_used(self):
-        conversation = Conversation(catalog("A town"), "another fingerprint")
+        memo = TokenMemo(lambda text: (len(text),))
+        conversation = Conversation(catalog("A town"), "another fingerprint", memo)
         [message] = conversation.messages(chat(user([segment("A town")])))
-        assert message.content[0].token_ids is None
+        assert message.content[0].token_ids == (6,)
 
 
 class TestDocuments:

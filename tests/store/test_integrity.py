@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from hypic_sdk.prompt.segment import BorderKind
 from hypic_sdk.store.entries import ChainRef, ChainSpec, Need
 from hypic_sdk.store.slot_pool import Claim
-from tests.store.small_store import chain, granted, key_of, small_store, spec_of, warm
+from hypic_sdk.store.slot_ranges import slots_at, tensor_of
+from tests.store.small_store import CPU, chain, granted, key_of, small_store, spec_of, warm
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def resident(store, name):
 
 
 def unheld(store):
-    store._memory.arena.kv_slots.drop(torch.tensor([0]))
+    store._memory.arena.kv_slots.drop(slots_at(0))
 
 
 def wrong_pin(store):
@@ -195,7 +195,7 @@ def test_sound_books_pass_whatever_is_going_on(store):
         digest=key_of("last"),
         position=2,
         state_slot=lease.take_state_row(),
-        kv_slots=lease.own.kv_slots,
+        kv_slots=tensor_of(lease.own.kv_slots, CPU),
         exact=True,
         segment_keys=frozenset(),
         kind=BorderKind.REPLY,

@@ -207,6 +207,16 @@ def test_what_does_not_fit_now_changes_nothing(store, held):
     granted(store, Need(new_entries=(spec_of("x"), spec_of("y")), state_rows=1)).close()
 
 
+def test_what_a_need_names_is_no_room_for_it(store):
+    warm(store, "a")
+    other = granted(store, Need(kv_tokens=10))
+    before = books(store)
+    assert store.admit(Need(entries=(key_of("a"),), kv_tokens=10)) is None
+    assert books(store) == before
+    granted(store, Need(kv_tokens=10)).close()
+    other.close()
+
+
 def test_a_need_does_not_evict_what_it_names(store):
     warm(store, "a", "b", "c", "d", "e")
     chain(store, "f", tokens=2)
@@ -445,7 +455,8 @@ def test_a_table_may_name_a_slot_twice(store):
     with granted(store, Need(entries=(key_of("a"),), state_rows=1)) as lease:
         twice = torch.cat((entry.kv_slots, entry.kv_slots))
         assert store.put_chain(lease, chain_spec(lease, "c", twice))
-    store.check()
+    with granted(store, Need(chain=ChainRef("", key_of("c")))):
+        store.check()
     store.delete(key_of("a"))
     found = store.longest_chain("", [key_of("c")])
     assert found is not None

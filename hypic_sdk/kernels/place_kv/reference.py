@@ -42,8 +42,8 @@ def place_entries(
     """Layer by layer: what lies at the source slots goes to the target slots."""
     for keys_PGE, values_PGE in zip(keys_APGE, values_APGE, strict=True):
         place_kv(
-            keys_PGE[source_slots_L],
-            values_PGE[source_slots_L],
+            keys_PGE.index_select(0, source_slots_L),
+            values_PGE.index_select(0, source_slots_L),
             target_slots_L,
             keys_PGE,
             values_PGE,

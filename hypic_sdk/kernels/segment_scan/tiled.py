@@ -153,24 +153,25 @@ class _TileDecay:
 
     cumulated: torch.Tensor | None  # [N or 1, H, C, K or 1] fp64, token itself included
     dtype: torch.dtype
+    device: torch.device
     factors: torch.Tensor | None = None  # of each token, [N, H, C, K] in `dtype`, if diagonal
 
     @classmethod
     def of(cls, inputs: ScanInputs, num_rows: int, dtype: torch.dtype) -> _TileDecay:
-        log_decay = token_log_decay(inputs)
+        log_decay, device = token_log_decay(inputs), inputs.value.device
         if log_decay is None:
-            return cls(None, dtype)
+            return cls(None, dtype, device)
         if log_decay.ndim == 2:
             log_decay = log_decay[..., None]
         if log_decay.ndim == 3:
             logs = _in_tiles(log_decay, num_rows, torch.float64).clamp_min_(MIN_LOG_DECAY)
             factors = logs.to(dtype).exp() if logs.shape[-1] > 1 else None
-            return cls(logs.cumsum(2), dtype, factors)
+            return cls(logs.cumsum(2), dtype, device, factors)
         # constant: the last tile's empty rows must not decay the state, so count real tokens
-        count = torch.ones((inputs.num_tokens, 1, 1), dtype=torch.float64, device=log_decay.device)
+        count = torch.ones((inputs.num_tokens, 1, 1), dtype=torch.float64, device=device)
         counted = _in_tiles(count, num_rows, torch.float64).cumsum(2)
         log_decay = log_decay.double().clamp_min(MIN_LOG_DECAY)
-        return cls(counted * log_decay[:, None, None], dtype)
+        return cls(counted * log_decay[:, None, None], dtype, device)
 
     def _factor(self, log_factor: torch.Tensor) -> torch.Tensor:
         return log_factor.to(self.dtype).exp()
@@ -188,7 +189,7 @@ class _TileDecay:
     def whole(self) -> torch.Tensor:
         """Factors of the state over the tile: [N or 1, H or 1, K or 1, 1]."""
         if self.cumulated is None:
-            return torch.ones((1, 1, 1, 1), dtype=self.dtype)
+            return torch.ones((1, 1, 1, 1), dtype=self.dtype, device=self.device)
         return self._factor(self.cumulated[:, :, -1:]).transpose(-1, -2)
 
     def scores(

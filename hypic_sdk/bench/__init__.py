@@ -1,0 +1,1 @@
+"""Measurements.  A number without its circumstances is not reported."""

@@ -1,0 +1,126 @@
+"""The commands and their flags; what a command does is in its own module."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hypic_sdk.cli.options import (
+    DEFAULT_BUDGET_MIB,
+    DEFAULT_MIN_TOKENS,
+    DEFAULT_SEAM,
+    BudgetOption,
+    MinTokensOption,
+    ModelOption,
+    ModeOption,
+    SeamOption,
+    engine_config,
+)
+from hypic_sdk.config import DEFAULT_MODE
+from hypic_sdk.errors import HypicError, RequestError
+from hypic_sdk.version import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Answers from documents that were cached once, wherever they stand in a prompt.",
+)
+bench_app = typer.Typer(no_args_is_help=True, help="Measurements on this machine.")
+app.add_typer(bench_app, name="bench")
+
+QUESTION_HELP = "Ask this, and no further questions; may be given again."
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        Console().print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log decisions to stderr.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Flags that stand before every command."""
+    del version  # its callback has acted
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+
+
+@app.command()
+def demo(
+    question: Annotated[list[str] | None, typer.Option("--ask", help=QUESTION_HELP)] = None,
+    interactive: Annotated[
+        bool | None, typer.Option("--interactive/--no-input", help="Go on with your own questions.")
+    ] = None,
+) -> None:
+    """Documents of an invented town, cached once, asked about in several orders."""
+    from hypic_sdk.cli.demo import run_demo
+
+    run_demo(Console(), questions=tuple(question or ()), interactive=interactive)
+
+
+@app.command()
+def generate(
+    question: Annotated[str, typer.Option("--question", "-q", help="What to ask.")],
+    document: Annotated[
+        list[Path] | None,
+        typer.Option("--document", "-d", help="A text file; may be given again.", exists=False),
+    ] = None,
+    model: ModelOption = None,
+    system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens")] = 256,
+    temperature: Annotated[float, typer.Option("--temperature")] = 0.0,
+    seed: Annotated[int | None, typer.Option("--seed")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Full recompute: reuse nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole reply as JSON.")] = False,
+    mode: ModeOption = DEFAULT_MODE,
+    seam: SeamOption = DEFAULT_SEAM,
+    min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
+    cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
+) -> None:
+    """Answer one question over documents, and show what the cache did."""
+    from hypic_sdk.cli.generate import Ask, run_generate
+
+    ask = Ask(question, tuple(document or ()), system, max_tokens, temperature, seed, off)
+    config = engine_config(mode, seam, min_segment_tokens, cache_mib)
+    run_generate(Console(), ask, model=model, config=config, as_json=as_json)
+
+
+@bench_app.command("reuse")
+def bench_reuse(
+    model: ModelOption = None,
+    runs: Annotated[int, typer.Option("--runs", help="Counted runs of each arm.", min=1)] = 7,
+    documents: Annotated[int, typer.Option("--documents", min=2, max=16)] = 8,
+    json_lines: Annotated[
+        Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
+    ] = None,
+) -> None:
+    """TTFT of the same prompts by arm: reuse, prefix cache, full recompute."""
+    from hypic_sdk.bench.reuse import run_reuse_bench
+
+    run_reuse_bench(
+        Console(), model=model, num_runs=runs, num_documents=documents, json_lines=json_lines
+    )
+
+
+def main() -> None:
+    """Run the command line; an error that has a sentence is told as one.
+
+    Exit status: 0; 2 for the caller's mistake (also typer's own); 1 for everything else.
+    """
+    try:
+        app()
+    except HypicError as error:
+        Console(stderr=True).print(f"hypic: {error.code}: {error.message}", style="red")
+        raise SystemExit(2 if isinstance(error, RequestError) else 1) from error

@@ -1,0 +1,50 @@
+"""Flags of the command line to settings; defaults are those of `config`, written once there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from hypic_sdk.config import (
+    DEFAULT_MODE,
+    MIB,
+    MODES,
+    EngineConfig,
+    ReuseConfig,
+    SeamRule,
+    StoreConfig,
+)
+from hypic_sdk.errors import ConfigError
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="Checkpoint folder; none is the model inside the package."),
+]
+ModeOption = Annotated[str, typer.Option("--mode", help=f"One of: {', '.join(MODES)}.")]
+SeamOption = Annotated[
+    str, typer.Option("--seam", help="Tokens recomputed per segment: 8, 8+8 (head+tail), 5% or 0.")
+]
+MinTokensOption = Annotated[
+    int, typer.Option("--min-segment-tokens", help="Shorter segments are not kept.")
+]
+BudgetOption = Annotated[int, typer.Option("--cache-mib", help="Memory of both pools, in MiB.")]
+
+DEFAULT_SEAM = str(SeamRule())
+DEFAULT_MIN_TOKENS = ReuseConfig().min_segment_tokens
+DEFAULT_BUDGET_MIB = StoreConfig().budget_bytes // MIB
+
+
+def engine_config(
+    mode: str = DEFAULT_MODE,
+    seam: str = DEFAULT_SEAM,
+    min_segment_tokens: int = DEFAULT_MIN_TOKENS,
+    cache_mib: int = DEFAULT_BUDGET_MIB,
+) -> EngineConfig:
+    """The engine's settings.  Raises ConfigError for a mode or seam that does not exist."""
+    if mode not in MODES:
+        raise ConfigError(f"no reuse mode is called {mode!r}; there are {', '.join(MODES)}")
+    reuse = ReuseConfig(MODES[mode], SeamRule.parse(seam), min_segment_tokens)
+    base = EngineConfig()
+    return replace(base, reuse=reuse, store=replace(base.store, budget_bytes=cache_mib * MIB))

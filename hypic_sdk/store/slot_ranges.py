@@ -1,0 +1,67 @@
+"""Sets of slots as ranges: slots are handed out side by side, so a few ranges name thousands.
+
+The store keeps its books on the host in these; only what goes to the engine is a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+SlotRanges = tuple[range, ...]
+"""Slots in order, each range of step 1 and not empty."""
+
+
+def slots_at(*slots: int) -> SlotRanges:
+    """Single slots."""
+    return tuple(range(slot, slot + 1) for slot in slots)
+
+
+def count(slots: SlotRanges) -> int:
+    """How many slots these are."""
+    return sum(map(len, slots))
+
+
+def split(slots: SlotRanges, num_slots: int) -> tuple[SlotRanges, SlotRanges]:
+    """The first `num_slots` in their order, and the rest."""
+    taken: list[range] = []
+    for index, span in enumerate(slots):
+        if num_slots < len(span):
+            head = (span[:num_slots],) if num_slots else ()
+            return (*taken, *head), (span[num_slots:], *slots[index + 1 :])
+        taken.append(span)
+        num_slots -= len(span)
+    assert num_slots == 0, f"{num_slots} slots too few"
+    return slots, ()
+
+
+def union(groups: Iterable[SlotRanges]) -> SlotRanges:
+    """Every slot of any group once, rising; ranges that touch are joined."""
+    spans = sorted((span.start, span.stop) for slots in groups for span in slots)
+    joined: list[range] = []
+    for start, stop in spans:
+        if joined and start <= joined[-1].stop:
+            joined[-1] = range(joined[-1].start, max(joined[-1].stop, stop))
+        else:
+            joined.append(range(start, stop))
+    return tuple(joined)
+
+
+def ranges_of(slots: torch.Tensor) -> SlotRanges:
+    """Slots [n] int64 in the order of the tensor."""
+    if slots.numel() == 0:
+        return ()
+    slots = slots.to("cpu")
+    last = (slots.diff() != 1).nonzero().flatten()
+    starts = slots[torch.cat((torch.zeros(1, dtype=torch.int64), last + 1))].tolist()
+    stops = slots[torch.cat((last, torch.tensor([slots.numel() - 1])))].tolist()
+    return tuple(range(a, b + 1) for a, b in zip(starts, stops, strict=True))
+
+
+def tensor_of(slots: SlotRanges, device: torch.device) -> torch.Tensor:
+    """Slots as [n] int64."""
+    if len(slots) == 1:
+        return torch.arange(slots[0].start, slots[0].stop, device=device)
+    pieces = [torch.arange(span.start, span.stop) for span in slots]
+    return torch.cat([torch.empty(0, dtype=torch.int64), *pieces]).to(device)

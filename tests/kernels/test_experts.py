@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypic_sdk.kernels.experts.op import Routing, experts, route
+from tests.closeness import assert_close
+
+# two products of up to 70 terms; bf16: the inner activations and the result are rounded, 2^-9 each
+BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-7}
+
+
+def draw(num_experts: int, width: int, inner: int, dtype: torch.dtype):
+    gate_up = torch.randn(num_experts, 2 * inner, width).to(dtype)
+    return gate_up, torch.randn(num_experts, width, inner).to(dtype)
+
+
+def dense(x, routing: Routing, gate_up, down) -> torch.Tensor:
+    """The definition: each row through each of its experts, in fp64."""
+    out = torch.zeros(x.shape, dtype=torch.float64)
+    for row in range(len(x)):
+        for expert, weight in zip(routing.indices[row], routing.weights[row], strict=True):
+            gate, up = (gate_up[expert].double() @ x[row].double()).chunk(2)
+            inner = gate / (1 + (-gate).exp()) * up
+            out[row] += weight.double() * (down[expert].double() @ inner)
+    return out
+
+
+@given(
+    tiles=st.integers(1, 2),
+    num_experts=st.integers(1, 7),
+    top_k=st.integers(1, 7),
+    sizes=st.sampled_from([(5, 3), (1, 1), (70, 33), (16, 40)]),
+    dtype=st.sampled_from(list(BOUNDS)),
+    row_independent=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_agrees_with_the_definition(
+    tiles, num_experts, top_k, sizes, dtype, row_independent, seed
+):
+    torch.manual_seed(seed)
+    gate_up, down = draw(num_experts, *sizes, dtype)
+    x = torch.randn(16 * tiles, sizes[0]).to(dtype)
+    logits = torch.randn(len(x), num_experts).to(dtype)
+    routing = route(logits, top_k=min(top_k, num_experts), renormalise=True)
+    got = experts(x, routing, gate_up, down, row_independent=row_independent)
+    assert got.dtype == dtype
+    assert_close("experts", got, dense(x, routing, gate_up, down), rel_rms=BOUNDS[dtype])
+
+
+def test_any_row_count_without_row_independence():
+    gate_up, down = draw(4, 5, 3, torch.float32)
+    x = torch.randn(3, 5)
+    routing = route(torch.randn(3, 4), top_k=2, renormalise=False)
+    got = experts(x, routing, gate_up, down, row_independent=False)
+    assert_close("experts", got, dense(x, routing, gate_up, down), rel_rms=1e-6)
+    none = Routing(routing.indices[:0], routing.weights[:0])
+    assert experts(x[:0], none, gate_up, down, row_independent=False).shape == (0, 5)
+
+
+@given(
+    num_experts=st.integers(1, 9),
+    renormalise=st.booleans(),
+    dtype=st.sampled_from(list(BOUNDS)),
+    seed=st.integers(0, 2**31),
+)
+def test_routing_takes_the_best(num_experts, renormalise, dtype, seed):
+    torch.manual_seed(seed)
+    top_k = 1 + seed % num_experts
+    logits = torch.randn(6, num_experts).to(dtype)
+    routing = route(logits, top_k=top_k, renormalise=renormalise)
+    shares = logits.double().softmax(-1)
+    for row in range(6):
+        best = sorted(range(num_experts), key=lambda e, row=row: (-logits[row, e].item(), e))
+        assert routing.indices[row].tolist() == best[:top_k]
+        want = shares[row, best[:top_k]]
+        want = want / want.sum() if renormalise else want
+        assert_close("weights", routing.weights[row], want, rel_rms=1e-6)
+    assert routing.weights.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def test_the_lower_index_wins_a_tie():
+    logits = torch.zeros(2, 300)
+    logits[1, 200:] = 1.0
+    routing = route(logits, top_k=3, renormalise=True)
+    assert routing.indices.tolist() == [[0, 1, 2], [200, 201, 202]]
+
+
+def test_wrong_shapes_are_named():
+    gate_up, down = draw(4, 5, 3, torch.float32)
+    x, routing = torch.randn(3, 5), route(torch.randn(3, 4), top_k=2, renormalise=True)
+    with pytest.raises(ValueError, match=r"\(4, 6, 5\).*\(4, 5, 2\)"):
+        experts(x, routing, gate_up, down[..., 1:], row_independent=False)
+    with pytest.raises(ValueError, match=r"\(3, 2\).*\(2, 5\)"):
+        experts(x[1:], routing, gate_up, down, row_independent=False)
+    with pytest.raises(ValueError, match="top 5"):
+        route(torch.randn(3, 4), top_k=5, renormalise=True)
