@@ -87,8 +87,9 @@ class ReuseMode:
 
     `segments`: position-independent entries are used at all.  `chains`: exact prefixes and composed
     chains are used.  `transition`: a gap moves the state by its cached transition (else by the
-    identity, the naive addition).  `rotate`: cached keys, and states with rotary keys, are turned to
-    where the segment stands now.  `seam`: seams are recomputed, the head widened to cover the conv.
+    identity, the naive addition).  `rotate`: cached keys, and states with rotary keys, are turned
+    to where the segment stands now.  `seam`: seams are recomputed, the head widened to cover the
+    conv.
     """
 
     name: str

@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "offline": {"demo", "engine", "models", "prompt", "service", "transport", "wire"},
     "demo": set(),
-    "bench": {"client", "demo", "families", "kernels", "offline"},
+    "bench": {"client", "demo", "families", "kernels", "offline", "wire"},
     "cli": {"bench", "client", "demo", "offline", "server", "wire"},
 }
 

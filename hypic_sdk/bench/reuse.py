@@ -63,9 +63,9 @@ def draw_rounds(num_rounds: int, num_documents: int) -> list[Round]:
     if num_documents > len(DOCUMENTS):
         raise ConfigError(f"the library has {len(DOCUMENTS)} documents, asked for {num_documents}")
     rng = random.Random(SEED)
-    texts = [document.text for document in DOCUMENTS[:num_documents]]
+    texts = list(DOCUMENTS.values())[:num_documents]
     return [
-        Round(tuple(rng.sample(texts, len(texts))), rng.choice(QUESTIONS).question)
+        Round(tuple(rng.sample(texts, len(texts))), rng.choice(QUESTIONS).text)
         for _ in range(num_rounds)
     ]
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from hypic_sdk.cli import picture
 from hypic_sdk.cli.opening import open_local, warm
 from hypic_sdk.config import EngineConfig
-from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS, LibraryDocument
+from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
 from hypic_sdk.wire.replies import ChatCompletion
 from hypic_sdk.wire.report import CacheReport
 from hypic_sdk.wire.segments import SegmentObject
@@ -39,15 +39,13 @@ goes through the model. "full recompute" is the same engine with reuse off."""
 class Shelf:
     """The documents of the demo, as they are registered."""
 
-    documents: tuple[LibraryDocument, ...]
+    titles: tuple[str, ...]
     segments: tuple[SegmentObject, ...]
 
     def shuffled(self, rng: random.Random) -> Shelf:
         """The same documents in another order."""
-        order = rng.sample(range(len(self.documents)), len(self.documents))
-        return Shelf(
-            tuple(self.documents[i] for i in order), tuple(self.segments[i] for i in order)
-        )
+        order = rng.sample(range(len(self.titles)), len(self.titles))
+        return Shelf(tuple(self.titles[i] for i in order), tuple(self.segments[i] for i in order))
 
 
 def run_demo(console: Console, *, questions: tuple[str, ...], interactive: bool | None) -> None:
@@ -77,7 +75,7 @@ def run_demo(console: Console, *, questions: tuple[str, ...], interactive: bool 
 def fill_shelf(console: Console, local: LocalHypic) -> Shelf:
     """Register and cache the library; say what it took."""
     segments = local.segments.create_many(
-        {"text": document.text, "title": document.title} for document in DOCUMENTS
+        {"text": text, "title": title} for title, text in DOCUMENTS.items()
     )
     job = warm(console, local, segments)
     num_tokens = sum(segment.tokens for segment in segments)
@@ -93,7 +91,7 @@ def questions_to_ask(given: tuple[str, ...]) -> Iterator[tuple[str, str | None]]
     if given:
         yield from ((question, None) for question in given)
     else:
-        yield from ((q.question, q.answer) for q in QUESTIONS[:NUM_SHOWN_QUESTIONS])
+        yield from ((q.text, q.answer) for q in QUESTIONS[:NUM_SHOWN_QUESTIONS])
 
 
 def ask(
@@ -117,7 +115,7 @@ def ask_in_two_orders(
         full = ask(local, question, order.segments, mode="off")
         assert reply.cache is not None
         assert full.cache is not None
-        console.print(f"\n{label}: " + ", ".join(d.title for d in order.documents), style="dim")
+        console.print(f"\n{label}: " + ", ".join(order.titles), style="dim")
         console.print(picture.bar(reply.cache, console.width - 2))
         console.print(picture.summary(reply.cache), highlight=False)
         show_comparison(console, reply, full)
@@ -181,9 +179,7 @@ def with_document(console: Console, local: LocalHypic, shelf: Shelf, text: str) 
     """The shelf with one more document, cached now."""
     if not text:
         return shelf
-    title = f"yours {len(shelf.documents) - len(DOCUMENTS) + 1}"
+    title = f"yours {len(shelf.titles) - len(DOCUMENTS) + 1}"
     segments = local.segments.create_many([{"text": text, "title": title}])
     warm(console, local, segments)
-    return Shelf(
-        (*shelf.documents, LibraryDocument(title=title, text=text)), (*shelf.segments, *segments)
-    )
+    return Shelf((*shelf.titles, title), (*shelf.segments, *segments))

@@ -23,8 +23,13 @@ SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>") + tuple(
     f"<|reserved_{i}|>" for i in range(7)
 )
 PLAIN_ADDED_TOKENS = (
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
-)  # fmt: skip
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
 #: as Qwen's, save that a word with a capital never takes the space before it, so that a name has
 #: the same tokens in a sentence and alone
 SPLIT = (
@@ -114,7 +119,10 @@ def write_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
     (out / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
     generation = {
         "do_sample": False,
-        "eos_token_id": [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")],
+        "eos_token_id": [
+            tokenizer.token_to_id("<|im_end|>"),
+            tokenizer.token_to_id("<|endoftext|>"),
+        ],
         "pad_token_id": tokenizer.token_to_id("<|endoftext|>"),
         "max_new_tokens": 64,
     }

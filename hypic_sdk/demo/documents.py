@@ -11,30 +11,71 @@ from hypic_sdk.demo.naming import PRONOUNS, Entity
 from hypic_sdk.demo.relations import RELATIONS, capitalise, fill, possessive
 
 OPENERS = (
-    "as the records show, ", "in fact, ", "it is known that ", "according to the register, ",
-    "we were told that ", "the file says that ", "by all accounts, ", "note that ",
-    "in those days, ", "at the time, ", "to this day, ", "for years now, ", "so it seems, ", "at last, ",
-    "at a small party it was said that ", "in spring, ", "one must know that ", "of course, ", "as before, ",
-    "as everybody knows, ", "the latest report says that ",
-)  # fmt: skip
+    "as the records show, ",
+    "in fact, ",
+    "it is known that ",
+    "according to the register, ",
+    "we were told that ",
+    "the file says that ",
+    "by all accounts, ",
+    "note that ",
+    "in those days, ",
+    "at the time, ",
+    "to this day, ",
+    "for years now, ",
+    "so it seems, ",
+    "at last, ",
+    "at a small party it was said that ",
+    "in spring, ",
+    "one must know that ",
+    "of course, ",
+    "as before, ",
+    "as everybody knows, ",
+    "the latest report says that ",
+)
 UPDATE_OPENERS = (
-    "update: ", "correction: ", "as of this week, ", "from now on, ", "since then things have changed: ",
-    "news: ", "things have changed, and now ", "as of today, ",
-)  # fmt: skip
+    "update: ",
+    "correction: ",
+    "as of this week, ",
+    "from now on, ",
+    "since then things have changed: ",
+    "news: ",
+    "things have changed, and now ",
+    "as of today, ",
+)
 FILLERS = (
-    "{t}, the {n} {v}.", "The {j} {n} {v} {t}.", "The {n} near the {m} {v}.", "Nobody knew why the {n} {v}.",
-    "The {n} was {j}, and the {m} was {k}.", "{t}, people talked about the {j} {n}.",
-    "There was a {j} {n} beside the {m}.", "The {n} {v} because the {m} was too {j}.",
-    "Many people liked the {j} {n}.", "A {j} {n} is better than a {k} {m}.", "It rained {t}.",
-    "The story of the {j} {n} is told {t}.", "The {n} {v}, but the {m} was not.",
-    "Somebody left a note about the {n}.", "The weather was {j} {t}.", "Not much is known about the {n}.",
-    "The {j} {n} can be seen from the {m}.", "Photographs of the {n} hang near the {m}.",
-    "After the {n} {v}, the {m} {w}.", "The {n} has been {j} for years.",
-)  # fmt: skip
+    "{t}, the {n} {v}.",
+    "The {j} {n} {v} {t}.",
+    "The {n} near the {m} {v}.",
+    "Nobody knew why the {n} {v}.",
+    "The {n} was {j}, and the {m} was {k}.",
+    "{t}, people talked about the {j} {n}.",
+    "There was a {j} {n} beside the {m}.",
+    "The {n} {v} because the {m} was too {j}.",
+    "Many people liked the {j} {n}.",
+    "A {j} {n} is better than a {k} {m}.",
+    "It rained {t}.",
+    "The story of the {j} {n} is told {t}.",
+    "The {n} {v}, but the {m} was not.",
+    "Somebody left a note about the {n}.",
+    "The weather was {j} {t}.",
+    "Not much is known about the {n}.",
+    "The {j} {n} can be seen from the {m}.",
+    "Photographs of the {n} hang near the {m}.",
+    "After the {n} {v}, the {m} {w}.",
+    "The {n} has been {j} for years.",
+)
 HEADINGS = (
-    "{name}", "About {name}", "Notes on {name}", "Report {number}", "Page {number}", "From the archive",
-    "Short facts", "Letter {number}", "File {number}: {name}",
-)  # fmt: skip
+    "{name}",
+    "About {name}",
+    "Notes on {name}",
+    "Report {number}",
+    "Page {number}",
+    "From the archive",
+    "Short facts",
+    "Letter {number}",
+    "File {number}: {name}",
+)
 
 SMALL_WORDS = ("also", "now", "still", "really", "indeed", "of course", "surely", "always", "again")
 DROPPABLE = frozenset(("the", "a", "an", "is", "of", "that", "its", "was", "it"))
@@ -49,18 +90,35 @@ class Event:
 
 
 EVENTS: tuple[Event, ...] = (
-    Event(("The bell rang.", "Then the bell rang.", "Once more the bell rang."),
-          "How many times did the bell ring?"),
-    Event(("A ship arrived.", "Another ship arrived.", "Then a ship arrived."), "How many ships arrived?"),
-    Event(("The siren sounded.", "Again the siren sounded.", "The siren sounded once."),
-          "How many times did the siren sound?"),
-    Event(("A parcel was delivered.", "Another parcel was delivered.", "Then a parcel was delivered."),
-          "How many parcels were delivered?"),
-    Event(("The red team scored.", "Again the red team scored.", "Then the red team scored."),
-          "How many times did the red team score?"),
-    Event(("A goal was missed.", "Another goal was missed.", "Once more a goal was missed."),
-          "How many goals were missed?"),
-)  # fmt: skip
+    Event(
+        ("The bell rang.", "Then the bell rang.", "Once more the bell rang."),
+        "How many times did the bell ring?",
+    ),
+    Event(
+        ("A ship arrived.", "Another ship arrived.", "Then a ship arrived."),
+        "How many ships arrived?",
+    ),
+    Event(
+        ("The siren sounded.", "Again the siren sounded.", "The siren sounded once."),
+        "How many times did the siren sound?",
+    ),
+    Event(
+        (
+            "A parcel was delivered.",
+            "Another parcel was delivered.",
+            "Then a parcel was delivered.",
+        ),
+        "How many parcels were delivered?",
+    ),
+    Event(
+        ("The red team scored.", "Again the red team scored.", "Then the red team scored."),
+        "How many times did the red team score?",
+    ),
+    Event(
+        ("A goal was missed.", "Another goal was missed.", "Once more a goal was missed."),
+        "How many goals were missed?",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +150,14 @@ class Writer:
         nouns = rng.sample(words.NOUNS, 2)
         verbs = rng.sample(words.VERBS_PAST, 2)
         text = rng.choice(FILLERS).format(
-            j=adjectives[0], k=adjectives[1], n=nouns[0], m=nouns[1], v=verbs[0], w=verbs[1],
+            j=adjectives[0],
+            k=adjectives[1],
+            n=nouns[0],
+            m=nouns[1],
+            v=verbs[0],
+            w=verbs[1],
             t=rng.choice(words.TIMES),
-        )  # fmt: skip
+        )
         return capitalise(text)
 
     def fact(self, fact: Fact) -> str:

@@ -66,7 +66,9 @@ class Optimizer:
             self._muon(group, momentum, rate)
         self._adam(rate)
 
-    def _muon(self, group: Sequence[nn.Parameter], momentum: torch.Tensor, rate: torch.Tensor) -> None:
+    def _muon(
+        self, group: Sequence[nn.Parameter], momentum: torch.Tensor, rate: torch.Tensor
+    ) -> None:
         grads = torch.stack([w.grad for w in group if w.grad is not None])
         momentum.lerp_(grads, 0.05)
         update = orthogonalise(grads.lerp(momentum, 0.95)).float()

@@ -1,8 +1,8 @@
 """Examples to token lists, piece by piece, and token lists to packed batches.
 
-A piece is a stretch of template text or one caller's text. Template pieces parse added tokens; caller
-pieces go through a second tokenizer from which every added token is removed. The token list is the
-concatenation of the pieces.
+A piece is a stretch of template text or one caller's text. Template pieces parse added tokens;
+caller pieces go through a second tokenizer from which every added token is removed. The token list
+is the concatenation of the pieces.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hypic_sdk.demo.worlds import Example
 HEAD_TOKENS = 8  # recomputed in place at the start of every document
 MIN_SEGMENT_TOKENS = 64  # a shorter document is live as a whole
 MAX_HIDDEN_TOKENS, HIDDEN_SHARE = 320, 0.3
+ARRAYS = ("tokens", "targets", "target_class", "position", "stretch", "stretch_position")
 LM, ANSWER = 1, 2  # classes of target tokens
 KINDS = ("one_hop", "latest", "two_hop", "first", "tally", "not_said")
 
@@ -132,7 +133,7 @@ class PromptEncoder:
 
 @dataclass(frozen=True, slots=True)
 class PackedAnswer:
-    """An answer in a packed batch: targets [start, stop) of a row, that is one earlier than tokens."""
+    """An answer in a packed batch: targets [start, stop) of a row, one earlier than its tokens."""
 
     row: int
     start: int
@@ -154,7 +155,9 @@ class Batch:
     stretch: np.ndarray  # int32, number of the document or live stretch within the row
     stretch_position: np.ndarray  # int32, within that stretch
     interior: np.ndarray  # bool, kept by an isolated prefill
-    hidden: np.ndarray  # bool, interior keys hidden in training, so that the state must carry the facts
+    hidden: (
+        np.ndarray
+    )  # bool, interior keys hidden in training, so that the state must carry the facts
     answers: tuple[PackedAnswer, ...]
 
     @property
@@ -164,7 +167,9 @@ class Batch:
         return rows, length
 
 
-def interior_mask(encoded: Encoded, head: int = HEAD_TOKENS, least: int = MIN_SEGMENT_TOKENS) -> np.ndarray:
+def interior_mask(
+    encoded: Encoded, head: int = HEAD_TOKENS, least: int = MIN_SEGMENT_TOKENS
+) -> np.ndarray:
     """Mark the tokens that an isolated prefill keeps: all but heads and short documents."""
     counts = np.bincount(encoded.documents + 1, minlength=encoded.num_documents + 1)
     long_enough = counts[encoded.documents + 1] >= least
@@ -174,8 +179,7 @@ def interior_mask(encoded: Encoded, head: int = HEAD_TOKENS, least: int = MIN_SE
 def pack(rows: Sequence[Sequence[Encoded]], length: int, rng: random.Random | None = None) -> Batch:
     """Lay examples side by side in rows of one length; `rng` picks those whose keys are hidden."""
     shape = (len(rows), length)
-    arrays = {name: np.zeros(shape, np.int32) for name in
-              ("tokens", "targets", "target_class", "position", "stretch", "stretch_position")}  # fmt: skip
+    arrays = {name: np.zeros(shape, np.int32) for name in ARRAYS}
     example = np.full(shape, -1, np.int32)
     interior, hidden = np.zeros(shape, bool), np.zeros(shape, bool)
     answers: list[PackedAnswer] = []
@@ -199,11 +203,13 @@ def pack(rows: Sequence[Sequence[Encoded]], length: int, rng: random.Random | No
             arrays["stretch_position"][row, here] = np.arange(len(one)) - np.repeat(starts, lengths)
             num_stretches += len(starts)
             for a in one.answers:
-                answers.append(PackedAnswer(row, at + a.start - 1, at + a.stop - 1, a.kind,
-                                            one.num_documents, a.gold_place))  # fmt: skip
+                where = (row, at + a.start - 1, at + a.stop - 1)
+                answers.append(PackedAnswer(*where, a.kind, one.num_documents, a.gold_place))
             at += len(one)
         arrays["stretch"][row, at:] = num_stretches
-    return Batch(**arrays, example=example, interior=interior, hidden=hidden, answers=tuple(answers))
+    return Batch(
+        **arrays, example=example, interior=interior, hidden=hidden, answers=tuple(answers)
+    )
 
 
 def pack_stream(

@@ -1,8 +1,9 @@
 """The reader as a training module: same parameters and names as transformers' Qwen3.5 text model.
 
-Besides the plain forward it has the composed one: documents run in isolation, their interiors kept, the
-rest recomputed in place over the assembled state and keys. It keeps two hidden streams, *isolated* and
-*live*; in each layer the live stream reads the isolated stream's keys, values and gates at interiors.
+Besides the plain forward it has the composed one: documents run in isolation, their interiors kept,
+the rest recomputed in place over the assembled state and keys. It keeps two hidden streams,
+*isolated* and *live*; in each layer the live stream reads the isolated stream's keys, values and
+gates at interiors.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class Layout:
     mask: torch.Tensor  # [B, 1, L, L] bool, what attention sees
 
     @classmethod
-    def of(cls, group: torch.Tensor, position: torch.Tensor, visible: torch.Tensor | None = None) -> Layout:
+    def of(
+        cls, group: torch.Tensor, position: torch.Tensor, visible: torch.Tensor | None = None
+    ) -> Layout:
         """Cut where `group` changes; positions count from each cut. `visible` may hide keys."""
         length = group.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=group.device).tril()
@@ -231,7 +234,9 @@ class FullLayer(nn.Module):
         """Return keys before rotation, and values, [B, L, heads, dim]."""
         del layout
         dim = self.config.head_dim
-        return self.k_norm(self.k_proj(x).unflatten(-1, (-1, dim))), self.v_proj(x).unflatten(-1, (-1, dim))
+        return self.k_norm(self.k_proj(x).unflatten(-1, (-1, dim))), self.v_proj(x).unflatten(
+            -1, (-1, dim)
+        )
 
     def read(self, x: torch.Tensor, mixed: Mixed, layout: Layout) -> torch.Tensor:
         """Attend and project; `x` gives queries and gates."""
@@ -240,9 +245,7 @@ class FullLayer(nn.Module):
         query = self._rotate(self.q_norm(query), layout.position)
         key = self._rotate(mixed[0], layout.position)
         groups = config.num_heads // config.num_kv_heads
-        query, key, value = (
-            t.transpose(1, 2).to(x.dtype) for t in (query, key, mixed[1])
-        )
+        query, key, value = (t.transpose(1, 2).to(x.dtype) for t in (query, key, mixed[1]))
         key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=layout.mask)
         output = output.transpose(1, 2).flatten(2) * gate.flatten(2).sigmoid()
@@ -325,7 +328,7 @@ class Reader(nn.Module):
     def composed(
         self, tokens: torch.Tensor, isolated: Layout, live: Layout, interior: torch.Tensor
     ) -> torch.Tensor:
-        """Forward with isolated interiors; only tokens outside them are meaningful in the result."""
+        """Forward with isolated interiors; of the result only the tokens outside them count."""
         alone = together = self.model.embed_tokens(tokens)
         for layer in self.model.layers:
             mixer = layer.mixer

@@ -1,9 +1,10 @@
 """The fixed vocabulary of relations the reader understands, with its phrasings.
 
-Every phrasing is a template. `{s}`, `{p}` and `{o}` are the subject as subject, possessive and object
-("Ann Lee", "Ann Lee's", "Ann Lee", or "she", "her", "her"); `{v}` is the value and `{a}` the value with
-its article. Templates start in lower case; the generator raises the first letter. Phrasings marked as
-held out never appear in training, so an evaluation on them measures understanding, not recall.
+Every phrasing is a template. `{s}`, `{p}` and `{o}` are the subject as subject, possessive and
+object ("Ann Lee", "Ann Lee's", "Ann Lee", or "she", "her", "her"); `{v}` is the value and `{a}` the
+value with its article. Templates start in lower case; the generator raises the first letter.
+Phrasings marked as held out never appear in training, so an evaluation on them measures
+understanding, not recall.
 Standard library only.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 Row = tuple[str, str, str, str, str, str, str, str, str]
 
 # ruff: noqa: E501 - one row a relation, one phrasing list a line, reads better than wrapped strings
+# fmt: off
 PERSON: tuple[Row, ...] = (
     ("born_in", "person", "town", "", "Norwick",
      "{s} was born in {v}.|{s} was born in the town of {v}.|{p} birthplace is {v}.|{v} is the town where {s} was born.|{s} came into the world in {v}.|the town where {s} was born is {v}.|{s} is a native of {v}.|by birth, {s} comes from {v}.|{s} was born and raised in {v}.",

@@ -1,7 +1,7 @@
 """The gated delta rule as a chunked scan in plain torch, fit for training.
 
-Dims: B batch, L tokens, H heads, N chunks, C tokens a chunk, K key size, V value size. All arithmetic is
-in the dtype of the inputs with autocast off; callers pass fp32.
+Dims: B batch, L tokens, H heads, N chunks, C tokens a chunk, K key size, V value size. All
+arithmetic is in the dtype of the inputs with autocast off; callers pass fp32.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m hypic_sdk.demo.train --out DIR --minutes 20 [--prose FILE] [--resume DIR]
 
-Lengths and worlds grow in steps. Most steps are plain causal forwards; from `--composed-from` on, some are
-composed ones (isolated documents, see `reader_model`), so that the reader keeps its answers under
-composition. On a GPU every shape of step is captured once as a CUDA graph.
+Lengths and worlds grow in steps. Most steps are plain causal forwards; from `--composed-from` on,
+some are composed ones (isolated documents, see `reader_model`), so that the reader keeps its
+answers under composition. On a GPU every shape of step is captured once as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -32,8 +32,31 @@ from hypic_sdk.demo.prompts import ANSWER, LM, Batch, PieceTokenizer, PromptEnco
 from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig, init_weights
 from hypic_sdk.demo.training_data import BatchSource, Stage, make_lexicon, stages
 
-FIELDS = ("tokens", "targets", "target_class", "example", "position", "stretch", "stretch_position",
-          "interior", "hidden")  # fmt: skip
+FIELDS = (
+    "tokens",
+    "targets",
+    "target_class",
+    "example",
+    "position",
+    "stretch",
+    "stretch_position",
+    "interior",
+    "hidden",
+)
+
+TOY = ReaderConfig(
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=4,
+    head_dim=32,
+    num_heads=2,
+    num_kv_heads=1,
+    rotary_dim=16,
+    num_key_heads=1,
+    num_value_heads=2,
+    key_dim=32,
+    value_dim=32,
+)
 
 
 def losses(reader: Reader, fields: dict[str, torch.Tensor], composed: bool) -> torch.Tensor:
@@ -131,11 +154,7 @@ class Trainer:
         self.args = args
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.backends.cuda.matmul.allow_tf32 = True
-        config = ReaderConfig() if not args.tiny else ReaderConfig(
-            hidden_size=64, intermediate_size=128, num_layers=4, head_dim=32, num_heads=2,
-            num_kv_heads=1, rotary_dim=16, num_key_heads=1, num_value_heads=2, key_dim=32, value_dim=32,
-        )  # fmt: skip
-        self.reader = Reader(config)
+        self.reader = Reader(TOY if args.tiny else ReaderConfig())
         init_weights(self.reader, args.seed)
         if args.resume:
             self.reader.load_state_dict(evaluate.load_reader(args.resume, "cpu").state_dict())
@@ -181,23 +200,35 @@ class Trainer:
             step += 1
             if step % args.log_every == 0:
                 now = time.monotonic()
-                row = {"step": step, "s": now - started, "stage": stage, "tokens": tokens,
-                       "tokens_per_s": (tokens - marked_tokens) / (now - mark),
-                       "skipped": float(self.optimizer.skipped), "grad": float(self.optimizer.grad_norm),
-                       "waits": source.waits}  # fmt: skip
-                for kind, values in sums.items():
-                    means = torch.stack(values).mean(0).tolist()
-                    name = "composed" if kind else "plain"
-                    row |= dict(
-                        zip((f"{name}_answer", f"{name}_text", f"{name}_right"), means, strict=True)
-                    )
-                self._write(row)
+                speed = (tokens - marked_tokens) / (now - mark)
+                waits = source.waits
+                self._write_step(step, now - started, stage, tokens, speed, waits, sums)
                 sums.clear()
                 mark, marked_tokens = now, tokens
             if time.monotonic() - last_eval > args.eval_every_s:
                 self.look(step)
                 last_eval = time.monotonic()
         self.look(step)
+
+    def _write_step(
+        self,
+        step: int,
+        seconds: float,
+        stage: int,
+        tokens: int,
+        speed: float,
+        waits: int,
+        sums: dict[bool, list[torch.Tensor]],
+    ) -> None:
+        row: dict[str, float] = {"step": step, "s": seconds, "stage": stage, "tokens": tokens}
+        row |= {"tokens_per_s": speed, "waits": waits}
+        row |= {"skipped": float(self.optimizer.skipped), "grad": float(self.optimizer.grad_norm)}
+        for composed, values in sums.items():
+            means = torch.stack(values).mean(0).tolist()
+            name = "composed" if composed else "plain"
+            keys = (f"{name}_answer", f"{name}_text", f"{name}_right")
+            row |= dict(zip(keys, means, strict=True))
+        self._write(row)
 
     def _stage(self, share: float) -> int:
         return next(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack_stream
 from hypic_sdk.demo.naming import Lexicon
+from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack_stream
 from hypic_sdk.demo.worlds import Example, Question, WorldSpec, make_example
 
 DOCUMENT_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -45,7 +45,9 @@ def make_lexicon(tokenizer: Path, prose: Sequence[str]) -> Lexicon:
     """Take pieces of names from the vocabulary, so that every token is learned as one to copy."""
     vocabulary = json.loads((tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
     words = [word for word in vocabulary if word.isascii() and word.isalpha() and len(word) < 10]
-    starts = [word for word in words if word[0].isupper() and word[1:].islower() or len(word) == 1]
+    starts = [
+        word for word in words if (word[0].isupper() and word[1:].islower()) or len(word) == 1
+    ]
     starts = [word.capitalize() for word in starts]
     middles = [word for word in words if word.islower()]
     return Lexicon(tuple(prose), tuple(starts), tuple(middles))

@@ -39,8 +39,14 @@ BRIDGES = {
     "lives_in": ("the town where {s} lives", ("river", "mayor", "region", "known_for")),
     "keeper": ("the person who keeps {s}", ("age", "job", "pet", "colour")),
 }
-LINKED_KINDS = {"works_for": "company", "born_in": "town", "lives_in": "town", "based_in": "town",
-                "mayor": "person", "keeper": "person"}  # fmt: skip
+LINKED_KINDS = {
+    "works_for": "company",
+    "born_in": "town",
+    "lives_in": "town",
+    "based_in": "town",
+    "mayor": "person",
+    "keeper": "person",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +231,10 @@ def not_said(world: World) -> Question | None:
     else:
         entity = rng.choice(world.entities)
     open_relations = [
-        r for r in relations_of(entity.kind)
+        r
+        for r in relations_of(entity.kind)
         if (entity.name, r.key) not in world.truth and r.key != "spouse"
-    ]  # fmt: skip
+    ]
     if not open_relations:
         return None
     relation = rng.choice(open_relations)

@@ -108,7 +108,7 @@ class SegmentedPrompt:
         assert all(part.token_ids for part in self.parts), "parts must not be empty"
         positions = [border.position for border in self.borders]
         assert positions == sorted(set(positions)), "borders must rise strictly"
-        assert not positions or 0 < positions[0] and positions[-1] < self.num_tokens
+        assert not positions or (positions[0] > 0 and positions[-1] < self.num_tokens)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:

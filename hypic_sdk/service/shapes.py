@@ -1,15 +1,13 @@
-"""Replies to chats and plain prompts: whole, or chunk by chunk."""
+"""Replies to chats and plain prompts: whole, or chunk by chunk.  No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import final
 
-from hypic_sdk.errors import RequestCancelled
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
+from hypic_sdk.service.growing_reply import GrowingReply
 from hypic_sdk.service.render import cache_report, chat_logprobs, completion_logprobs, usage
-from hypic_sdk.service.reply import FinishText, ReplyDelta
-from hypic_sdk.service.stream import ReplyStream
+from hypic_sdk.service.reply import ReplyDelta
 from hypic_sdk.wire.replies import (
     ChatChoice,
     ChatCompletion,
@@ -23,24 +21,18 @@ from hypic_sdk.wire.replies import (
 from hypic_sdk.wire.report import CacheReport, Usage
 
 
-def _drain(stream: ReplyStream) -> FinishText:
-    for _ in stream:
-        pass  # the stream itself keeps what it has said
-    if stream.finish_reason is None:
-        raise RequestCancelled("the stream was closed", request_id=stream.prepared.request_id)
-    return stream.finish_reason
-
-
-def _usage(stream: ReplyStream) -> Usage:
+def usage_of(reply: GrowingReply) -> Usage:
+    """Tokens of a reply and its prompt."""
     return usage(
-        stream.report,
-        prompt_tokens=stream.prepared.message.prompt.num_tokens,
-        completion_tokens=stream.num_tokens,
+        reply.report,
+        prompt_tokens=reply.prepared.message.prompt.num_tokens,
+        completion_tokens=reply.num_tokens,
     )
 
 
-def _report(stream: ReplyStream) -> CacheReport | None:
-    return cache_report(stream.report, stream.prepared.report_level)
+def report_of(reply: GrowingReply) -> CacheReport | None:
+    """What its prompt cost, as far as the caller asked for it."""
+    return cache_report(reply.report, reply.prepared.report_level)
 
 
 @final
@@ -51,73 +43,80 @@ class ChatShape:
         self._model_name = model_name
         self._tokenizer = tokenizer
 
-    def whole(self, stream: ReplyStream) -> ChatCompletion:
-        """Wait for the reply; raises what ended the request."""
-        finish_reason = _drain(stream)
-        prepared = stream.prepared
+    def whole(self, reply: GrowingReply) -> ChatCompletion:
+        """A reply that is over."""
+        finish_reason = reply.ending()
+        prepared = reply.prepared
         return ChatCompletion(
             id=prepared.request_id,
             created=prepared.created_at,
             model=self._model_name,
             choices=[
                 ChatChoice(
-                    message=ReplyMessage(content=stream.text),
+                    message=ReplyMessage(content=reply.text),
                     finish_reason=finish_reason,
-                    logprobs=chat_logprobs(stream.logprobs, self._tokenizer, prepared.num_logprobs),
+                    logprobs=chat_logprobs(reply.logprobs, self._tokenizer, prepared.num_logprobs),
                 )
             ],
-            usage=_usage(stream),
-            hypic=_report(stream),
+            usage=usage_of(reply),
+            hypic=report_of(reply),
         )
 
-    def chunks(self, stream: ReplyStream) -> Iterator[ChatCompletionChunk]:
-        """The reply as it comes.
+    def chunks(self, reply: GrowingReply) -> ChatChunks:
+        """The maker of one reply's chunks."""
+        return ChatChunks(self._model_name, self._tokenizer, reply)
 
-        The last chunk tells usage and cache report: that with the finish reason, or, where the
-        caller asked for usage as OpenAI has it, one more without choices.  Nothing is yielded
-        before the first delta, so that an error may still be told as one.
-        """
-        apart = stream.prepared.include_usage
-        is_first = True
-        with stream:
-            for delta in stream:
-                if is_first:
-                    yield self._chunk(stream, Delta(role="assistant", content=""))
-                    is_first = False
-                ends = delta.finish_reason is not None
-                yield self._content_chunk(stream, delta, with_usage=ends and not apart)
-            if apart:
-                yield self._chunk(stream, None, with_usage=True)
 
-    def _content_chunk(
-        self, stream: ReplyStream, delta: ReplyDelta, *, with_usage: bool
-    ) -> ChatCompletionChunk:
-        content = Delta(content=delta.text) if delta.text else Delta()
-        return self._chunk(stream, content, told=delta, with_usage=with_usage)
+@final
+class ChatChunks:
+    """The chunks of one reply, delta by delta.
+
+    The last chunk tells usage and cache report: that with the finish reason, or, where the caller
+    asked for usage as OpenAI has it, one more without choices.  Nothing is made before the first
+    delta, so that an error may still be told as one.
+    """
+
+    def __init__(self, model_name: str, tokenizer: PromptTokenizer, reply: GrowingReply) -> None:
+        self._model_name = model_name
+        self._tokenizer = tokenizer
+        self._reply = reply
+        self._has_begun = False
+
+    def __call__(self, delta: ReplyDelta) -> list[ChatCompletionChunk]:
+        """The chunks of the next delta."""
+        chunks = []
+        if not self._has_begun:
+            self._has_begun = True
+            chunks.append(self._chunk([ChunkChoice(delta=Delta(role="assistant", content=""))]))
+        ends = delta.finish_reason is not None
+        apart = self._reply.prepared.include_usage
+        chunks.append(self._chunk([self._choice(delta)], with_usage=ends and not apart))
+        if ends and apart:
+            chunks.append(self._chunk([], with_usage=True))
+        return chunks
+
+    def _choice(self, delta: ReplyDelta) -> ChunkChoice:
+        logprobs = None
+        if delta.logprobs:
+            num_logprobs = self._reply.prepared.num_logprobs
+            logprobs = chat_logprobs(delta.logprobs, self._tokenizer, num_logprobs)
+        return ChunkChoice(
+            delta=Delta(content=delta.text) if delta.text else Delta(),
+            finish_reason=delta.finish_reason,
+            logprobs=logprobs,
+        )
 
     def _chunk(
-        self,
-        stream: ReplyStream,
-        delta: Delta | None,
-        *,
-        told: ReplyDelta | None = None,
-        with_usage: bool = False,
+        self, choices: list[ChunkChoice], *, with_usage: bool = False
     ) -> ChatCompletionChunk:
-        prepared = stream.prepared
-        choices = []
-        if delta is not None:
-            logprobs = None
-            if told is not None and told.logprobs:
-                logprobs = chat_logprobs(told.logprobs, self._tokenizer, prepared.num_logprobs)
-            finish = None if told is None else told.finish_reason
-            choices = [ChunkChoice(delta=delta, finish_reason=finish, logprobs=logprobs)]
+        prepared = self._reply.prepared
         return ChatCompletionChunk(
             id=prepared.request_id,
             created=prepared.created_at,
             model=self._model_name,
             choices=choices,
-            usage=_usage(stream) if with_usage else None,
-            hypic=_report(stream) if with_usage else None,
+            usage=usage_of(self._reply) if with_usage else None,
+            hypic=report_of(self._reply) if with_usage else None,
         )
 
 
@@ -129,28 +128,20 @@ class CompletionShape:
         self._model_name = model_name
         self._tokenizer = tokenizer
 
-    def whole(self, stream: ReplyStream) -> Completion:
-        """Wait for the reply; raises what ended the request."""
-        finish_reason = _drain(stream)
-        delta = ReplyDelta(stream.text, tuple(stream.logprobs), finish_reason)
-        return self._completion(stream, delta, offset=0, with_usage=True)
+    def whole(self, reply: GrowingReply) -> Completion:
+        """A reply that is over."""
+        delta = ReplyDelta(reply.text, tuple(reply.logprobs), reply.ending())
+        return self.completion(reply, delta, offset=0, with_usage=True)
 
-    def chunks(self, stream: ReplyStream) -> Iterator[Completion]:
-        """The reply as it comes; usage and cache report as in a chat's chunks."""
-        apart = stream.prepared.include_usage
-        offset = 0
-        with stream:
-            for delta in stream:
-                ends = delta.finish_reason is not None
-                yield self._completion(stream, delta, offset=offset, with_usage=ends and not apart)
-                offset += len(delta.text)
-            if apart:
-                yield self._completion(stream, None, offset=offset, with_usage=True)
+    def chunks(self, reply: GrowingReply) -> CompletionChunks:
+        """The maker of one reply's chunks."""
+        return CompletionChunks(self, reply)
 
-    def _completion(
-        self, stream: ReplyStream, delta: ReplyDelta | None, *, offset: int, with_usage: bool
+    def completion(
+        self, reply: GrowingReply, delta: ReplyDelta | None, *, offset: int, with_usage: bool
     ) -> Completion:
-        prepared = stream.prepared
+        """A reply or a chunk of one; `offset`: characters that were said before."""
+        prepared = reply.prepared
         choices = []
         if delta is not None:
             logprobs = completion_logprobs(
@@ -166,6 +157,31 @@ class CompletionShape:
             created=prepared.created_at,
             model=self._model_name,
             choices=choices,
-            usage=_usage(stream) if with_usage else None,
-            hypic=_report(stream) if with_usage else None,
+            usage=usage_of(reply) if with_usage else None,
+            hypic=report_of(reply) if with_usage else None,
+        )
+
+
+@final
+class CompletionChunks:
+    """The chunks of one reply, delta by delta; usage and cache report as in a chat's chunks."""
+
+    def __init__(self, shape: CompletionShape, reply: GrowingReply) -> None:
+        self._shape = shape
+        self._reply = reply
+        self._offset = 0
+
+    def __call__(self, delta: ReplyDelta) -> list[Completion]:
+        """The chunks of the next delta."""
+        ends = delta.finish_reason is not None
+        apart = self._reply.prepared.include_usage
+        chunks = [self._chunk(delta, with_usage=ends and not apart)]
+        self._offset += len(delta.text)
+        if ends and apart:
+            chunks.append(self._chunk(None, with_usage=True))
+        return chunks
+
+    def _chunk(self, delta: ReplyDelta | None, *, with_usage: bool) -> Completion:
+        return self._shape.completion(
+            self._reply, delta, offset=self._offset, with_usage=with_usage
         )

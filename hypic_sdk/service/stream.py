@@ -1,38 +1,17 @@
-"""A request on its way: what was asked, and its deltas as they come."""
+"""A request on its way, for callers that wait on a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar, final
 
 from hypic_sdk.errors import WorkerLost
-from hypic_sdk.prompt.tokenizer import PromptTokenizer
-from hypic_sdk.service.reply import FinishText, ReplyAssembler, ReplyDelta
+from hypic_sdk.service.growing_reply import GrowingReply
+from hypic_sdk.service.reply import ReplyDelta
 from hypic_sdk.service.worker_port import WorkerPort
-from hypic_sdk.transport.messages import EngineReport, EngineRequest, TokenEvent, TokenLogprobs
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRequest:
-    """A checked request: the message to the engine, and what the reply is made with."""
-
-    message: EngineRequest
-    stops: tuple[str, ...]
-    num_logprobs: int | None
-    report_level: str
-    created_at: int
-    include_usage: bool
-
-    @property
-    def request_id(self) -> str:
-        """The id by which logs, events and the reply know this request."""
-        return self.message.request_id
-
-    def assembler(self, tokenizer: PromptTokenizer) -> ReplyAssembler:
-        """What turns this request's events into text."""
-        return ReplyAssembler(tokenizer, self.stops)
+from hypic_sdk.transport.messages import TokenEvent
 
 
 @final
@@ -42,34 +21,11 @@ class ReplyStream:
     Iterating raises the error that ended the request.
     """
 
-    def __init__(
-        self,
-        prepared: PreparedRequest,
-        worker: WorkerPort,
-        tokenizer: PromptTokenizer,
-        on_end: Callable[[PreparedRequest, ReplyAssembler], None] = lambda prepared, reply: None,
-    ) -> None:
-        """`on_end` is called once when the reply is whole, not when it fails or is closed."""
-        self.prepared = prepared
-        self.finish_reason: FinishText | None = None
-        self.report: EngineReport | None = None
-        self.logprobs: list[TokenLogprobs] = []
+    def __init__(self, reply: GrowingReply, worker: WorkerPort) -> None:
+        self.reply = reply
         self._worker = worker
-        self._reply = prepared.assembler(tokenizer)
-        self._on_end = on_end
-        self._is_cancelled = False
         self._is_closed = False
-        self._events = worker.submit(prepared.message)
-
-    @property
-    def text(self) -> str:
-        """All text so far."""
-        return self._reply.text
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the reply so far."""
-        return len(self._reply.token_ids)
+        self._events = worker.submit(reply.prepared.message)
 
     def __iter__(self) -> Iterator[ReplyDelta]:
         return self
@@ -85,32 +41,31 @@ class ReplyStream:
         event = next(self._events, None)
         if event is None:
             self._is_closed = True
-            raise WorkerLost("the worker's events ended early", request_id=self.prepared.request_id)
+            request_id = self.reply.prepared.request_id
+            raise WorkerLost("the worker's events ended early", request_id=request_id)
         assert isinstance(event, TokenEvent), "a generation has token events"
         return event
 
     def _take(self, event: TokenEvent) -> ReplyDelta | None:
         try:
-            delta = self._reply.feed(event)
+            delta = self.reply.feed(event)
         finally:
-            self._is_closed = self._reply.is_over
-        if self._reply.wants_cancel and not self._is_cancelled:
-            # its last event still comes, with the report
-            self._is_cancelled = True
-            self._worker.cancel(self.prepared.request_id)
-        if delta is None:
-            return None
-        self.logprobs.extend(delta.logprobs)
-        if delta.finish_reason is not None:
-            self.finish_reason, self.report = delta.finish_reason, delta.report
-            self._on_end(self.prepared, self._reply)
+            self._is_closed = self.reply.is_over
+        if self.reply.must_cancel():
+            self._worker.cancel(self.reply.prepared.request_id)
         return delta
+
+    def drain(self) -> GrowingReply:
+        """Wait for the rest; raises the error that ended the request."""
+        for _ in self:
+            pass  # the reply itself keeps what was said
+        return self.reply
 
     def close(self) -> None:
         """Cancel the request unless it is over; no more deltas come."""
         if not self._is_closed:
             self._is_closed = True
-            self._worker.cancel(self.prepared.request_id)
+            self._worker.cancel(self.reply.prepared.request_id)
 
     def __enter__(self) -> Self:
         return self
@@ -133,30 +88,40 @@ class ChunkStream(Generic[Chunk, Whole]):
     """A reply in chunks of the wire's shape; closing it early cancels the request."""
 
     def __init__(
-        self, stream: ReplyStream, chunks: Iterator[Chunk], whole: Callable[[ReplyStream], Whole]
+        self,
+        stream: ReplyStream,
+        chunks: Callable[[ReplyDelta], Sequence[Chunk]],
+        whole: Callable[[GrowingReply], Whole],
     ) -> None:
-        """`whole`: makes the whole reply of a stream, waiting for the rest of it."""
+        """
+        Args:
+            chunks: makes the chunks of the next delta.
+            whole: makes the whole reply of one that is over.
+        """
         self._stream = stream
         self._chunks = chunks
         self._whole = whole
+        self._ready: deque[Chunk] = deque()
         self._is_closed = False
 
     @property
     def request_id(self) -> str:
         """The id by which logs know this request."""
-        return self._stream.prepared.request_id
+        return self._stream.reply.prepared.request_id
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
 
     def __next__(self) -> Chunk:
+        while not self._is_closed and not self._ready:
+            self._ready.extend(self._chunks(next(self._stream)))
         if self._is_closed:
             raise StopIteration
-        return next(self._chunks)
+        return self._ready.popleft()
 
     def get_final_completion(self) -> Whole:
         """Wait for the rest; the whole reply, as if it had not been streamed."""
-        return self._whole(self._stream)
+        return self._whole(self._stream.drain())
 
     def close(self) -> None:
         """Cancel the request unless it is over; no more chunks come."""

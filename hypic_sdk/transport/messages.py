@@ -11,7 +11,7 @@ from hypic_sdk.prompt.segment import PromptPart, SegmentedPrompt, SegmentId
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen.  `temperature` 0 is greedy.  `top_k` 0 and `top_p` 1 are off."""
+    """How the next token is chosen: `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 are off."""
 
     max_tokens: int = 256
     temperature: float = 0.0

@@ -1,0 +1,1 @@
+"""HTTP in front of a service: OpenAI's shapes, segments, warm jobs.  Owns no worker."""

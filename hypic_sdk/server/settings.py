@@ -1,0 +1,35 @@
+"""How a server listens, what it lets in, and how long it waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypic_sdk.errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Numbers of one server.
+
+    Without keys (`server.tenants`) it answers only requests that are addressed to this machine:
+    `allowed_hosts` are the names by which it may be called besides the loopback ones.
+    """
+
+    allowed_hosts: tuple[str, ...] = ()
+    max_body_bytes: int = 64 * MIB
+    max_in_flight: int = 512  # requests of one tenant at once; one more is QueueFull
+    max_warm_jobs: int = 16  # running ones of one tenant
+    keep_jobs_s: float = 3600.0  # warm jobs stay readable that long after their end
+    prepare_threads: int = 2  # render and tokenise; they hold the interpreter lock half of the time
+    worker_threads: int = 4  # wait for the worker: lookups, deletions
+    max_waiting: int = 1024  # for a thread
+    retry_after_s: int = 1
+    drain_s: float = 30.0  # how long a stop waits for what is in flight
+    keep_alive_s: float = 15.0  # a silent stream says a comment that often
+
+    def __post_init__(self) -> None:
+        for name in ("max_body_bytes", "max_in_flight", "prepare_threads", "worker_threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")

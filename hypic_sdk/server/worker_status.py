@@ -1,0 +1,41 @@
+"""What the server asks about its worker besides requests (`service.WorkerPort`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, final
+
+
+class WorkerStatus(Protocol):
+    """Health and books of a worker; safe to call from any thread."""
+
+    def is_ready(self) -> bool:
+        """Whether requests are taken now.  Never waits: called on the event loop."""
+        ...
+
+    def usage(self) -> Mapping[str, Any]:
+        """`dataclasses.asdict` of the store's `Usage`.  May wait: called on a pool thread.
+
+        Raises:
+            WorkerLost: nobody is there to ask.
+        """
+        ...
+
+
+@final
+class StatusOf:
+    """A status made of two functions."""
+
+    def __init__(
+        self, usage: Callable[[], Mapping[str, Any]], is_ready: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._usage = usage
+        self._is_ready = is_ready
+
+    def is_ready(self) -> bool:
+        """See `WorkerStatus.is_ready`."""
+        return self._is_ready()
+
+    def usage(self) -> Mapping[str, Any]:
+        """See `WorkerStatus.usage`."""
+        return self._usage()

@@ -1,0 +1,84 @@
+"""The commands as a person runs them, over the packaged model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hypic_sdk.cli.app import app, main
+from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
+from hypic_sdk.errors import ConfigError, HypicError, ModelFileError, RequestError
+
+
+def run(*words: str) -> str:
+    """What a command prints; the error it raised is raised here."""
+    result = CliRunner().invoke(app, [*words], catch_exceptions=False, env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """The documents of the library's first question as files, as options."""
+    words = []
+    for name in QUESTIONS[0].documents:
+        path = tmp_path / f"{name}.txt"
+        path.write_text(DOCUMENTS[name], encoding="utf-8")
+        words += ["--document", str(path)]
+    return words
+
+
+def test_generate_answers_and_shows_the_picture(files: list[str]) -> None:
+    output = run("generate", "-q", QUESTIONS[0].text, *files)
+    assert QUESTIONS[0].answer in output
+    assert "█" in output
+    assert "▒" in output
+    assert "hit" in output
+
+
+def test_generate_as_json_is_one_reply(files: list[str]) -> None:
+    output = run("generate", "-q", QUESTIONS[0].text, "--json", *files)
+    reply = json.loads(output[output.index("{") :])
+    assert reply["choices"][0]["message"]["content"] == QUESTIONS[0].answer
+    assert reply["hypic"]["cached_tokens"] > 0
+
+
+def test_generate_off_reuses_nothing(files: list[str]) -> None:
+    output = run("generate", "-q", QUESTIONS[0].text, "--json", "--off", *files)
+    reply = json.loads(output[output.index("{") :])
+    assert reply["hypic"]["cached_tokens"] == 0
+    assert reply["choices"][0]["message"]["content"] == QUESTIONS[0].answer
+
+
+def test_demo_answers_in_both_orders_as_full_recompute_does() -> None:
+    output = run("demo", "--no-input", "--ask", QUESTIONS[0].text)
+    assert output.count(QUESTIONS[0].answer) >= 4  # two orders, two arms
+    assert "reordered" in output
+    assert "What can be asked" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("-q", "x", "-d", "no/such/file.txt"), RequestError),
+        (("-q", "x", "--model", "no/such/folder"), ModelFileError),
+        (("-q", "x", "--mode", "turbo"), ConfigError),
+        (("-q", "x", "--seam", "wide"), ConfigError),
+    ],
+)
+def test_what_is_wrong_is_named(words: tuple[str, ...], error: type[HypicError]) -> None:
+    with pytest.raises(error, match=words[-1].replace("/", ".")):
+        run("generate", *words)
+
+
+def test_an_error_is_a_sentence_and_a_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["hypic", "generate", "-q", "x", "--mode", "turbo"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "turbo" in capsys.readouterr().err

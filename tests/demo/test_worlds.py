@@ -1,0 +1,70 @@
+"""Laws of the generator: a function of its seed, held-out pools disjoint, answers in their documents."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypic_sdk.demo.naming import is_held_out
+from hypic_sdk.demo.relations import RELATIONS, render
+from hypic_sdk.demo.worlds import NOT_SAID, WorldSpec, make_example, make_world
+
+seeds = st.integers(0, 2**31)
+
+
+@given(seed=seeds, num_documents=st.integers(1, 6))
+def test_an_example_is_a_function_of_its_seed(seed: int, num_documents: int) -> None:
+    spec = WorldSpec(num_documents, 60, updates=2, events=1)
+    assert make_example(spec, seed) == make_example(spec, seed)
+
+
+@given(seed=seeds, held=st.booleans())
+def test_every_answer_stands_in_its_gold_document(seed: int, held: bool) -> None:
+    spec = WorldSpec(3, 80, held_names=held, held_statements=held, updates=2, events=1)
+    example = make_example(spec, seed)
+    for question in example.questions:
+        if question.kind in ("one_hop", "latest"):
+            gold = example.documents[question.gold[-1]].lower()
+            assert question.answer.lower() in gold, question
+        if question.kind == "not_said":
+            assert question.answer == NOT_SAID
+
+
+@given(seed=seeds, held=st.booleans())
+def test_names_come_from_one_pool_only(seed: int, held: bool) -> None:
+    world, _ = make_world(WorldSpec(3, 80, held_names=held), seed)
+    for entity in world.entities:
+        proper = entity.name.removeprefix("the ").split(" ")
+        own = proper if entity.kind == "person" else proper[:1]
+        assert all(is_held_out(word) == held for word in own), entity
+
+
+@pytest.mark.parametrize("key", RELATIONS)
+def test_held_out_phrasings_are_not_trained(key: str) -> None:
+    relation = RELATIONS[key]
+    assert not set(relation.statements) & set(relation.held_statements)
+    assert not set(relation.questions) & set(relation.held_questions)
+    assert len(relation.held_statements) == len(relation.held_questions) == 2
+
+
+@pytest.mark.parametrize("key", RELATIONS)
+def test_every_phrasing_renders(key: str) -> None:
+    relation = RELATIONS[key]
+    for template in (*relation.statements, *relation.held_statements):
+        sentence = render(template, "Ada", "Oslo")
+        assert "Oslo" in sentence
+        assert not re.search(r"[{}]", sentence)
+    for template in (*relation.questions, *relation.held_questions):
+        assert "Ada" in render(template, "Ada", "")
+
+
+@given(seed=seeds)
+def test_a_later_statement_wins(seed: int) -> None:
+    world, documents = make_world(WorldSpec(4, 60, updates=3), seed)
+    for key in world.updated:
+        value, gold = world.truth[key]
+        assert value.lower() in documents[gold[-1]].lower()
+        assert world.home[key[0]] <= gold[-1]
