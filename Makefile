@@ -38,8 +38,8 @@ test-gpu: $(ENVIRONMENT) ## the tests marked gpu and multi_gpu; needs a CUDA dev
 check: $(ENVIRONMENT) ## format, lint and types, without changing a file
 	@failed=0; for tool in 'ruff format --check' 'ruff check' mypy; do $(RUN) -m $$tool || failed=1; done; exit $$failed
 
-bench: $(ENVIRONMENT) ## measurements; make bench ARGS=--help lists them
-	@$(RUN) -m hypic_sdk.cli bench $(ARGS)
+bench: $(ENVIRONMENT) ## measurements: time to first token by arm; make bench ARGS=--help lists more
+	@$(RUN) -m hypic_sdk.cli bench $(or $(ARGS),reuse)
 
 clean: ## remove the environment and every cache
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
 
 from hypic_sdk.errors import ConfigError
@@ -223,3 +224,12 @@ class EngineConfig:
 def environment(name: str, default: str | None = None) -> str | None:
     """The value of `HYPIC_<NAME>`, or `default`."""
     return os.environ.get(f"HYPIC_{name.upper()}", default)
+
+
+def cache_folder() -> Path:
+    """Where digests and, later, tiers lie: `HYPIC_CACHE_DIR`, else the user's cache folder."""
+    given = environment("CACHE_DIR")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hypic"

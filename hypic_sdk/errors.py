@@ -12,11 +12,17 @@ HypicError
     UnsupportedOption     an option that this server does not offer                          400
     RequestCancelled      the caller went away                                               499
     DeadlineExceeded      the caller's own deadline passed                                   408
+    NotAuthenticated      no key, or one that is not known here                              401
+    NotPermitted          not from there: a foreign host name or origin                      403
+    JobNotFound           no such warm job                                                   404
+    BodyTooLarge          more bytes than one request may have                               413
   UnsupportedError      nobody now: no such family, model or op on this machine              501
   CapacityError         wait                                                                 503
     PoolExhausted         can not fit now (retryable) or never (then not retryable)          503
     QueueFull             too many requests wait                                             429
   WorkerError           try again: WorkerLost                                                502
+  ConnectionFailed      client side only: no reply came                                      502
+    RequestTimeout        client side only: none came in time                                504
   NumericsError         us: a finite check or a composition law broke                        500
 
 Code, HTTP status and whether a retry makes sense are class attributes; numbers are fields in
@@ -35,13 +41,20 @@ class HypicError(Exception):
 
     code: ClassVar[str] = "internal_error"
     http_status: ClassVar[int] = 500
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
     def __init__(self, message: str, *, request_id: str | None = None, **details: Any) -> None:
+        """A detail called `retryable` is true of this error and overrules its class."""
         super().__init__(message)
         self.message = message
         self.request_id = request_id
-        self.details: dict[str, Any] = details
+        self.details: dict[str, Any] = {}
+        self._add_details(details)
+
+    def _add_details(self, details: Mapping[str, Any]) -> None:
+        self.details.update(details)
+        if isinstance(details.get("retryable"), bool):
+            self.retryable = details["retryable"]
 
     def to_payload(self) -> dict[str, Any]:
         """The error as JSON-ready values: code, message, request id, details."""
@@ -125,6 +138,34 @@ class DeadlineExceeded(RequestError):
     http_status = 408
 
 
+class NotAuthenticated(RequestError):
+    """The call bears no key, or one that is not known here."""
+
+    code = "authentication_failed"
+    http_status = 401
+
+
+class NotPermitted(RequestError):
+    """The call came by a way that is not allowed: a foreign host name, another site's page."""
+
+    code = "permission_denied"
+    http_status = 403
+
+
+class JobNotFound(RequestError):
+    """No warm job of that id, or it ended long ago."""
+
+    code = "job_not_found"
+    http_status = 404
+
+
+class BodyTooLarge(RequestError):
+    """A body has more bytes than one request may have."""
+
+    code = "body_too_large"
+    http_status = 413
+
+
 class UnsupportedError(HypicError):
     """No such family, model or op here; nobody can act on it now."""
 
@@ -167,6 +208,21 @@ class WorkerLost(WorkerError):
     code = "worker_lost"
 
 
+class ConnectionFailed(HypicError):
+    """Raised by clients: no reply came, or it broke off."""
+
+    code = "connection_failed"
+    http_status = 502
+    retryable = True
+
+
+class RequestTimeout(ConnectionFailed):
+    """Raised by clients: no reply came within the time that the call gave it."""
+
+    code = "request_timeout"
+    http_status = 504
+
+
 class NumericsError(HypicError):
     """Our fault: a value was not finite, or a composition law broke."""
 
@@ -184,8 +240,13 @@ def from_payload(payload: Mapping[str, Any]) -> HypicError:
     """The error that `to_payload` described; an unknown code becomes the root class."""
     by_code = {error_class.code: error_class for error_class in walk()}
     error_class = by_code.get(str(payload.get("code")), HypicError)
-    return error_class(
+    request_id = payload.get("request_id")
+    error = error_class(
         str(payload.get("message", "unknown error")),
-        request_id=payload.get("request_id"),
-        **dict(payload.get("details") or {}),
+        request_id=None if request_id is None else str(request_id),
     )
+    details = payload.get("details")
+    # a reply from elsewhere may hold anything here
+    if isinstance(details, Mapping):
+        error._add_details({str(name): value for name, value in details.items()})
+    return error

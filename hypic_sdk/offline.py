@@ -317,19 +317,9 @@ def _open_worker(
     folder: Path, tokenizer: PromptTokenizer, config: EngineConfig, on_progress: OnProgress | None
 ) -> LocalWorker:
     """Load the model and start its engine; torch is imported here and not before."""
-    import torch
-
-    from hypic_sdk.engine.engine import Engine
+    from hypic_sdk.engine.opening import load_engine
     from hypic_sdk.engine.worker import LocalWorker
-    from hypic_sdk.models.loader import load_model
 
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    # a CPU is slow in 16 bit, and reads the checkpoint's own precision without loss in 32
-    dtype = torch.float32 if device == "cpu" else None
-    if config.dtype != "auto":
-        dtype = getattr(torch, config.dtype)
-    loaded = load_model(folder, device=device, dtype=dtype, on_progress=on_progress)
-    tokenizer.check_vocab_size(loaded.model.spec.vocab_size)
-    return LocalWorker(Engine(loaded.model, loaded.fingerprint, config))
+    engine = load_engine(folder, config, on_progress)
+    tokenizer.check_vocab_size(engine.describe().spec.vocab_size)
+    return LocalWorker(engine)

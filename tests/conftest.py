@@ -24,7 +24,12 @@ if not torch.cuda.is_available():
 PACKAGE = "hypic_sdk"
 
 # no deadline: a busy machine is no fault of an example; the same examples in every run
-hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("tests")
 
 

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wire": set(),
     "service": {"prompt", "router", "transport", "wire"},
     "warming": {"prompt", "service"},
-    "server": {"prompt", "service", "warming", "wire"},
+    "server": {"prompt", "service", "transport", "warming", "wire"},
     "client": {"wire"},
     "integrations": {"client", "wire"},
     "kernels": set(),

@@ -12,9 +12,8 @@ from tests.source_tree import REPOSITORY, python_files, runtime_imports
 
 # declared before something imports them, each with the reason
 NOT_IMPORTED_YET = {
-    "aiohttp": "the server and the client need it; they come next",
     "flash-linear-attention": "the GPU scan needs it; it comes with the GPU models",
-    "huggingface-hub": "checkpoints by hub id come with the next models",
+    "huggingface_hub": "checkpoints by hub id come with the next models",
     "langchain-core": "its adapter comes with the client",
     "llama-index-core": "its adapter comes with the client",
 }
@@ -22,7 +21,7 @@ NOT_IMPORTED_YET = {
 NOT_IMPORTED = {"mypy", "pytest-timeout", "pytest-xdist", "ruff"}
 # part of the package that is declared
 BROUGHT_ALONG = {"pydantic_core"}
-IMPORT_NAMES = {"flash-linear-attention": "fla", "langchain-core": "langchain_core"}
+IMPORT_NAMES = {"pyzmq": "zmq", "flash-linear-attention": "fla", "langchain-core": "langchain_core"}
 
 
 def declared() -> dict[str, set[str]]:

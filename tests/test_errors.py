@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypic_sdk import errors
 from hypic_sdk.errors import (
     CapacityError,
+    ConnectionFailed,
     HypicError,
     PoolExhausted,
     PromptTooLong,
@@ -69,7 +70,9 @@ def test_the_kind_tells_who_must_act(error_class):
     """The caller's errors are 4xx; only waiting or another try makes a retry sensible."""
     if issubclass(error_class, RequestError):
         assert 400 <= error_class.http_status < 500
-    assert error_class.retryable == issubclass(error_class, CapacityError | WorkerError)
+    assert error_class.retryable == issubclass(
+        error_class, CapacityError | WorkerError | ConnectionFailed
+    )
 
 
 @by_name
@@ -140,4 +143,18 @@ def test_a_poor_payload_is_still_an_error():
 def test_details_are_fields_not_text():
     error = PromptTooLong("prompt has 9 tokens, limit is 8", num_tokens=9, limit_tokens=8)
     assert error.details == {"num_tokens": 9, "limit_tokens": 8}
+    assert PoolExhausted("full").retryable
+
+
+@pytest.mark.parametrize("details", [["a", "list"], "text", 7, {"message": "m", "request_id": 3}])
+def test_odd_details_of_a_foreign_reply_do_no_harm(details):
+    error = from_payload({"code": "queue_full", "message": "later", "details": details})
+    assert (error.code, error.message) == ("queue_full", "later")
+    assert error.details == (details if isinstance(details, dict) else {})
+
+
+def test_an_error_that_knows_better_than_its_class_says_so_everywhere():
+    never = PoolExhausted("can never fit", retryable=False)
+    assert not never.retryable
+    assert not from_payload(never.to_payload()).retryable
     assert PoolExhausted("full").retryable

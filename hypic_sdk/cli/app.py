@@ -97,6 +97,38 @@ def generate(
     run_generate(Console(), ask, model=model, config=config, as_json=as_json)
 
 
+@app.command()
+def serve(
+    model: ModelOption = None,
+    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 is one that is free.")] = 30_000,
+    model_name: Annotated[
+        str | None, typer.Option("--model-name", help="What replies call the model.")
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option("--keys", help="Keys file; without it only this machine may call."),
+    ] = None,
+    mode: ModeOption = DEFAULT_MODE,
+    seam: SeamOption = DEFAULT_SEAM,
+    min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
+    cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
+) -> None:
+    """Serve a model over HTTP: OpenAI-shaped, and aware of documents."""
+    from hypic_sdk.cli.serve import run_serve
+
+    config = engine_config(mode, seam, min_segment_tokens, cache_mib)
+    run_serve(
+        Console(),
+        model=model,
+        model_name=model_name,
+        host=host,
+        port=port,
+        keys_file=keys,
+        config=config,
+    )
+
+
 @bench_app.command("reuse")
 def bench_reuse(
     model: ModelOption = None,

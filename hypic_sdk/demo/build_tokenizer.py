@@ -19,8 +19,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from hypic_sdk.demo.worlds import WorldSpec, make_example
 
 VOCAB_SIZE = 8192
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>") + tuple(
-    f"<|reserved_{i}|>" for i in range(7)
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    *(f"<|reserved_{i}|>" for i in range(7)),
 )
 PLAIN_ADDED_TOKENS = (
     "<think>",

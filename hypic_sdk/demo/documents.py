@@ -180,8 +180,8 @@ class Writer:
             _, genitive, object_form = PRONOUNS[second.entity.pronoun]
             tail = fill(template, "", genitive, object_form, second.value).strip()
             return capitalise(f"{head} and {tail}")
-        forms = PRONOUNS[second.entity.pronoun]
-        return capitalise(f"{head}, and {fill(template, *forms, second.value)}")
+        clause = fill(template, *PRONOUNS[second.entity.pronoun], second.value)
+        return capitalise(f"{head}, and {clause}")
 
     def clause(self, fact: Fact) -> str:
         """Return the statement in lower case, without opener."""
@@ -202,7 +202,8 @@ class Writer:
             name if place == first else pronoun
             for place, name, pronoun in zip(places, named, pronouns, strict=True)
         ]
-        return fill(template, *forms, fact.value)
+        subject, genitive, object_form = forms
+        return fill(template, subject, genitive, object_form, fact.value)
 
     def _template(self, fact: Fact) -> str:
         relation = RELATIONS[fact.relation]
@@ -221,7 +222,7 @@ class Writer:
 
 
 def roughen(rng: random.Random, sentence: str) -> str:
-    """Now and then add a small word or drop one, so that no word but the telling ones is relied on."""
+    """Now and then add a small word or drop one, so that only the telling words are relied on."""
     draw = rng.random()
     if draw < 0.06:
         for verb in (" is ", " was ", " has "):

@@ -89,4 +89,5 @@ class Optimizer:
         torch._foreach_add_(spread, 1e-8)
         change = torch._foreach_div(self.first, spread)
         torch._foreach_mul_(change, step)
-        torch._foreach_sub_(self.rest, change)
+        for weight, step_of_weight in zip(self.rest, change, strict=True):
+            weight.sub_(step_of_weight)

@@ -218,7 +218,7 @@ def pack_stream(
     """Fill batches from a stream of examples, first fit; too long examples are skipped."""
     open_rows: list[list[Encoded]] = [[] for _ in range(rows)]
     room = [length] * rows
-    misses = 0
+    waiting: list[Encoded] = []
     for one in examples:
         if len(one) > length:
             continue
@@ -228,11 +228,12 @@ def pack_stream(
             open_rows[tightest].append(one)
             room[tightest] -= len(one)
             continue
-        misses += 1
-        if misses >= 4 or sum(room) < 0.03 * rows * length:
+        waiting.append(one)
+        if len(waiting) >= min(4, rows) or sum(room) < 0.03 * rows * length:
             yield pack(open_rows, length, rng)
-            open_rows, room, misses = [[] for _ in range(rows)], [length] * rows, 0
-            open_rows[0].append(one)
-            room[0] -= len(one)
+            open_rows = [[late] for late in waiting] + [[] for _ in range(rows - len(waiting))]
+            room = [length - sum(len(held) for held in row) for row in open_rows]
+            waiting = []
+    open_rows += [[late] for late in waiting]
     if any(open_rows):
         yield pack([row for row in open_rows if row], length, rng)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -50,11 +50,27 @@ class ReaderConfig:
 
     def to_transformers(self, eos: int, pad: int) -> dict[str, Any]:
         """Return the content of config.json."""
-        half = self.rotary_dim // 2
         return {
+            **self._sizes(),
             "architectures": ["Qwen3_5ForCausalLM"],
             "model_type": "qwen3_5_text",
             "dtype": "bfloat16",
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "attn_output_gate": True,
+            "max_position_embeddings": 8192,
+            "initializer_range": 0.02,
+            "tie_word_embeddings": True,
+            "use_cache": True,
+            "bos_token_id": None,
+            "eos_token_id": eos,
+            "pad_token_id": pad,
+        }
+
+    def _sizes(self) -> dict[str, Any]:
+        half = self.rotary_dim // 2
+        return {
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size,
@@ -64,20 +80,12 @@ class ReaderConfig:
             "num_attention_heads": self.num_heads,
             "num_key_value_heads": self.num_kv_heads,
             "head_dim": self.head_dim,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "attn_output_gate": True,
             "linear_conv_kernel_dim": self.conv_width,
             "linear_key_head_dim": self.key_dim,
             "linear_value_head_dim": self.value_dim,
             "linear_num_key_heads": self.num_key_heads,
             "linear_num_value_heads": self.num_value_heads,
-            "max_position_embeddings": 8192,
             "rms_norm_eps": self.eps,
-            "initializer_range": 0.02,
-            "tie_word_embeddings": True,
-            "use_cache": True,
             "partial_rotary_factor": self.rotary_dim / self.head_dim,
             "rope_parameters": {
                 "rope_type": "default",
@@ -86,9 +94,6 @@ class ReaderConfig:
                 "mrope_interleaved": True,
                 "mrope_section": [half - 2 * (half // 3), half // 3, half // 3],
             },
-            "bos_token_id": None,
-            "eos_token_id": eos,
-            "pad_token_id": pad,
         }
 
 
@@ -317,10 +322,15 @@ class Reader(nn.Module):
         self.config = config
         self.model = Decoder(config)
 
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, in order."""
+        return [cast("Layer", layer) for layer in self.model.layers]
+
     def forward(self, tokens: torch.Tensor, layout: Layout) -> torch.Tensor:
         """One plain causal forward; returns the last hidden states, [B, L, hidden]."""
         hidden = self.model.embed_tokens(tokens)
-        for layer in self.model.layers:
+        for layer in self.layers:
             x = layer.input_layernorm(hidden)
             hidden = layer.finish(hidden, layer.mixer.read(x, layer.mixer.mix(x, layout), layout))
         return self.model.norm(hidden)
@@ -330,7 +340,7 @@ class Reader(nn.Module):
     ) -> torch.Tensor:
         """Forward with isolated interiors; of the result only the tokens outside them count."""
         alone = together = self.model.embed_tokens(tokens)
-        for layer in self.model.layers:
+        for layer in self.layers:
             mixer = layer.mixer
             x_alone = layer.input_layernorm(alone)
             together = torch.where(interior[..., None], alone, together)
@@ -359,7 +369,7 @@ def init_weights(reader: Reader, seed: int) -> None:
             inward = name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight"))
             std = 0.02 / (2 * depth) ** 0.5 if inward else 0.02
             weight.data.normal_(0.0, std, generator=generator)
-    for layer in reader.model.layers:
+    for layer in reader.layers:
         if not hasattr(layer, "linear_attn"):
             continue
         mixer = layer.linear_attn

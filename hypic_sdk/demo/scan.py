@@ -131,7 +131,9 @@ def _chunk_scan(
     decay = (total[..., :, None] - total[..., None, :]).masked_fill(~causal, -torch.inf).exp()
     key_beta = key * beta
     turned_key = key.transpose(-1, -2)
-    inverse = _UnitLowerInverse.apply(((key_beta @ turned_key) * decay).tril(-1))
+    inverse = _UnitLowerInverse.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        ((key_beta @ turned_key) * decay).tril(-1)
+    )
     grown = total.exp()[..., None]
     value_local = inverse @ (value * beta)
     key_local = inverse @ (key_beta * grown)

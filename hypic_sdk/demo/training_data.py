@@ -45,10 +45,7 @@ def make_lexicon(tokenizer: Path, prose: Sequence[str]) -> Lexicon:
     """Take pieces of names from the vocabulary, so that every token is learned as one to copy."""
     vocabulary = json.loads((tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
     words = [word for word in vocabulary if word.isascii() and word.isalpha() and len(word) < 10]
-    starts = [
-        word for word in words if (word[0].isupper() and word[1:].islower()) or len(word) == 1
-    ]
-    starts = [word.capitalize() for word in starts]
+    starts = [word.capitalize() for word in words if word.istitle() or len(word) == 1]
     middles = [word for word in words if word.islower()]
     return Lexicon(tuple(prose), tuple(starts), tuple(middles))
 

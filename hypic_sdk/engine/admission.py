@@ -21,7 +21,7 @@ from hypic_sdk.engine.request import Grant, Phase, Request
 from hypic_sdk.engine.run_table import KvTable
 from hypic_sdk.errors import HypicError, PoolExhausted, QueueFull
 from hypic_sdk.kernels.items import NO_SLOT
-from hypic_sdk.prompt.segment import BorderKind, SegmentKey, token_bytes
+from hypic_sdk.prompt.segment import BorderKind, SegmentKey
 from hypic_sdk.store.entries import ChainEntry, ChainRef, EntrySpec, Need
 from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.lease import Lease
@@ -191,7 +191,7 @@ class Admission:
         misses: dict[SegmentKey, MissReason] = {}
         specs: list[EntrySpec] = []
         for gap in {gap.key: gap for gap in plan.gaps}.values():
-            tokens = token_bytes(request.layout.prompt.parts[gap.part_index].token_ids)
+            tokens = request.layout.gap_tokens[gap.key]
             if self._store.probe(gap.key, tokens):
                 hits.append(gap.key)
                 continue

@@ -137,7 +137,8 @@ def chain_spec(
         digest=digest,
         position=position,
         state_slot=state_slot,
-        kv_slots=request.held.kv.slots[:position],
+        # a copy: an entry must not keep the whole table of a long request alive
+        kv_slots=request.held.kv.slots[:position].clone(),
         exact=request.layout.exact_until(position),
         segment_keys=request.layout.keys_until(position),
         kind=kind,

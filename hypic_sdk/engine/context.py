@@ -21,47 +21,36 @@ from hypic_sdk.store.slab import Slabs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerSlabs:
-    """Views of every layer, made once."""
+class LinearSlabs:
+    """Views of every linear layer's part of a set of slabs, made once."""
 
-    states: tuple[torch.Tensor, ...]  # J of [S, H, K, V]
-    conv_tails: tuple[torch.Tensor, ...]  # J of [S, W-1, C]
+    states: tuple[torch.Tensor, ...]  # J of [S or X, H, K, V]
+    conv_tails: tuple[torch.Tensor, ...]  # J of [S or X, W-1, C]
     transitions: tuple[torch.Tensor | None, ...]  # J of [X, H, ..]
-    keys: tuple[torch.Tensor, ...]  # A of [P, G, E]
-    values: tuple[torch.Tensor, ...]  # A of [P, G, E]
 
     @classmethod
     def of(
-        cls,
-        states: torch.Tensor,
-        conv_tails: torch.Tensor,
-        transitions: torch.Tensor | None,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-    ) -> LayerSlabs:
+        cls, states: torch.Tensor, conv_tails: torch.Tensor, transitions: torch.Tensor | None
+    ) -> LinearSlabs:
         """Cut slabs of all layers into layers."""
         none = (None,) * states.shape[1]
         return cls(
             states=states.unbind(1),
             conv_tails=conv_tails.unbind(1),
             transitions=none if transitions is None else transitions.unbind(1),
-            keys=keys.unbind(0),
-            values=values.unbind(0),
         )
 
 
 @final
-class Memory:
+class ForwardMemory:
     """All that a forward reads and writes besides its own rows."""
 
     def __init__(self, slabs: Slabs, area: ColdArea) -> None:
         self.slabs = slabs
-        self.layers = LayerSlabs.of(
-            slabs.states, slabs.conv_tails, slabs.transitions, slabs.keys, slabs.values
-        )
-        self.work = LayerSlabs.of(
-            area.states, area.tails, area.transitions, slabs.keys, slabs.values
-        )
+        self.linear = LinearSlabs.of(slabs.states, slabs.conv_tails, slabs.transitions)
+        self.work = LinearSlabs.of(area.states, area.tails, area.transitions)
+        self.keys = slabs.keys.unbind(0)  # A of [P, G, E]
+        self.values = slabs.values.unbind(0)
 
 
 @final
@@ -71,7 +60,7 @@ class TableContext:
     def __init__(
         self,
         table: RunTable,
-        memory: Memory,
+        memory: ForwardMemory,
         *,
         mode: ReuseMode,
         rotary: RotarySpec | None,
@@ -141,19 +130,19 @@ class TableContext:
             activation=activation,
             items=self._table.items,
             cold_runs=self._table.cold_runs,
-            tails_SWC=self._memory.layers.conv_tails[layer],
+            tails_SWC=self._memory.linear.conv_tails[layer],
             work_tails_XWC=self._memory.work.conv_tails[layer],
         )
 
     def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
         """See ForwardContext."""
-        table, layers, work = self._table, self._memory.layers, self._memory.work
+        table, slabs, work = self._table, self._memory.linear, self._memory.work
         inputs = recurrence.scan_inputs()
         out_LHV = live_scan(
             inputs,
             table.items,
-            layers.states[layer],
-            layers.transitions[layer],
+            slabs.states[layer],
+            slabs.transitions[layer],
             key_rotation=recurrence.key_rotation,
             use_transition=self._mode.transition,
             rotate_gap=self._mode.rotate,
@@ -162,8 +151,8 @@ class TableContext:
             finite = segment_scan(
                 inputs,
                 table.cold_runs,
-                layers.states[layer],
-                layers.transitions[layer],
+                slabs.states[layer],
+                slabs.transitions[layer],
                 work.states[layer],
                 work.transitions[layer],
                 out_LHV=out_LHV,
@@ -184,7 +173,7 @@ class TableContext:
         """See ForwardContext."""
         assert rotary == self._rotary, "angles were computed for another rotary embedding"
         table = self._table
-        keys, values = self._memory.layers.keys[layer], self._memory.layers.values[layer]
+        keys, values = self._memory.keys[layer], self._memory.values[layer]
         interleaved = rotary is not None and rotary.interleaved
         place_kv(
             key_LGE,

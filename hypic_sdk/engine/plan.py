@@ -31,6 +31,7 @@ from hypic_sdk.prompt.segment import (
     SegmentedPrompt,
     SegmentKey,
     segment_key,
+    token_bytes,
 )
 
 
@@ -137,8 +138,25 @@ class PromptLayout:
             p for p in sorted(set(wanted)) if 0 < p <= last and any(a <= p <= b for a, b in live)
         ]
 
+    @cached_property
+    def gap_tokens(self) -> dict[SegmentKey, bytes]:
+        """The tokens of every segment with a gap, as the store compares them."""
+        parts = self.prompt.parts
+        return {gap.key: token_bytes(parts[gap.part_index].token_ids) for gap in self.gaps}
+
+    @cached_property
+    def _known_digests(self) -> dict[int, bytes]:
+        """Digests that were asked for: a request that waits asks again and again."""
+        return {}
+
     def digests(self, positions: Sequence[int]) -> dict[int, bytes]:
         """Chain digest at each position; `positions` rise and lie outside of interiors."""
+        known = self._known_digests
+        if any(position not in known for position in positions):
+            known.update(self._new_digests(positions))
+        return {position: known[position] for position in positions}
+
+    def _new_digests(self, positions: Sequence[int]) -> dict[int, bytes]:
         digests: dict[int, bytes] = {}
         rolling, done = ChainDigest(self.namespace), 0
         gaps = iter((*self.gaps, None))

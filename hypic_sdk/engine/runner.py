@@ -9,7 +9,7 @@ import torch
 
 from hypic_sdk.engine.batch import Batch, ColdStep, Sampled, StepResult
 from hypic_sdk.engine.cold_memory import ColdArea
-from hypic_sdk.engine.context import Memory, TableContext
+from hypic_sdk.engine.context import ForwardMemory, TableContext
 from hypic_sdk.engine.run_table import RunTable, TableBuilder
 from hypic_sdk.engine.sampling import sample_requests
 from hypic_sdk.engine.settings import EngineSettings
@@ -28,7 +28,7 @@ class Runner:
     ) -> None:
         self._model = model
         self._settings = settings
-        self._memory = Memory(slabs, area)
+        self._memory = ForwardMemory(slabs, area)
         attention = model.spec.attention if model.spec.num_attention else None
         self._has_attention = attention is not None
         self._rotary = None if attention is None else attention.rotary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
@@ -19,6 +20,8 @@ from hypic_sdk.transport.messages import EngineRequest, TokenEvent, WarmEvent, W
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+CHECK_INTERVAL_S = 60.0
 
 
 @final
@@ -75,6 +78,7 @@ class LocalWorker:
         self._lock = threading.Lock()
         self._listeners: dict[str, tuple[bool, Callable[[Event], None]]] = {}
         self._is_closed = False
+        self._checked_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="hypic-engine", daemon=True)
         self._thread.start()
 
@@ -135,6 +139,22 @@ class LocalWorker:
             self._inbox.put(work)
         return future.result()
 
+    def post(self, function: Callable[[Engine], None]) -> None:
+        """Run `function` on the engine between two of its steps, without waiting.
+
+        It must not raise; after the worker was closed it is not run.
+        """
+
+        def work() -> None:
+            try:
+                function(self._engine)
+            except Exception:
+                logger.exception("a posted function failed")
+
+        with self._lock:
+            if not self._is_closed:
+                self._inbox.put(work)
+
     def close(self) -> None:
         """Stop the thread and wait for it; whatever is in flight ends with WorkerLost."""
         with self._lock:
@@ -172,13 +192,29 @@ class LocalWorker:
     def _do_commands(self) -> bool:
         """Run what came in; wait for it if the engine is idle.  False: close."""
         while True:
+            if not self._engine.has_work and self._inbox.empty():
+                self._check_books()
             try:
                 command = self._inbox.get(block=not self._engine.has_work)
             except queue.Empty:
                 return True
             if command is None:
                 return False
-            command()
+            try:
+                command()
+            except Exception:
+                logger.exception("a command failed")
+
+    def _check_books(self) -> None:
+        """Recount the store while nobody waits, now and then: a wrong count must not go unseen."""
+        now_s = time.monotonic()
+        if now_s - self._checked_s < CHECK_INTERVAL_S:
+            return
+        self._checked_s = now_s
+        try:
+            self._engine.check()
+        except AssertionError:
+            logger.exception("the store's books are wrong")
 
     def _step(self) -> list[Event]:
         try:
@@ -193,10 +229,12 @@ class LocalWorker:
             listener = self._listeners.get(event.request_id)
             if listener is not None and is_last(event):
                 del self._listeners[event.request_id]
-        if listener is None:
-            return
+        if listener is not None:
+            self._tell(listener[1], event)
+
+    def _tell(self, listener: Callable[[Event], None], event: Event) -> None:
         try:
-            listener[1](event)
+            listener(event)
         except Exception:
             logger.exception("a listener failed request=%s", event.request_id)
 
@@ -211,7 +249,7 @@ class LocalWorker:
                 command()
         error = WorkerLost("the worker was closed")
         for request_id, (is_warm, listener) in listeners.items():
-            listener(_last_event(request_id, is_warm, error))
+            self._tell(listener, _last_event(request_id, is_warm, error))
         self._engine.abort(error)
 
 

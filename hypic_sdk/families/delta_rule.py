@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hypic_sdk.families.recurrence import LinearFamily, Recurrence
+from hypic_sdk.kernels.activation import sigmoid
 
 
 def delta_rule(
@@ -28,7 +29,7 @@ def delta_rule(
         query,
         key,
         value,
-        erase=strength_logits.to(wide).sigmoid(),
+        erase=sigmoid(strength_logits.to(wide)),
         scale=key.shape[-1] ** -0.5 if scale is None else scale,
         unit_keys=True,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hypic_sdk.families.recurrence import LinearFamily, Recurrence
+from hypic_sdk.kernels.activation import sigmoid, softplus
 
 
 def gated_delta_rule(
@@ -31,8 +32,8 @@ def gated_delta_rule(
         scale: of the query; K^-0.5 if none is given.
     """
     wide = torch.promote_types(value.dtype, torch.float32)
-    erase = strength_logits.to(wide).sigmoid()
-    steps = torch.nn.functional.softplus(decay_logits.to(wide) + decay_bias.to(wide))
+    erase = sigmoid(strength_logits.to(wide))
+    steps = softplus(decay_logits.to(wide) + decay_bias.to(wide))
     return Recurrence(
         query,
         key,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hypic_sdk.families.recurrence import LinearFamily, Recurrence
+from hypic_sdk.kernels.activation import softplus
 
 
 def gla(
@@ -25,7 +26,7 @@ def gla(
         scale: of the query; K^-0.5 if none is given.
     """
     wide = torch.promote_types(value.dtype, torch.float32)
-    log_decay = torch.nn.functional.logsigmoid(gate_logits.to(wide)) / gate_divisor
+    log_decay = -softplus(-gate_logits.to(wide)) / gate_divisor
     scale = key.shape[-1] ** -0.5 if scale is None else scale
     return Recurrence(query, key, value, log_decay=log_decay, scale=scale)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hypic_sdk.families.recurrence import LinearFamily, Recurrence
+from hypic_sdk.kernels.activation import sigmoid, softplus
 
 
 def kda(
@@ -35,15 +36,15 @@ def kda(
     shifted = gate_logits.to(wide) + gate_bias.to(wide)
     speed = A_log.to(wide).exp()[:, None]
     if lower_bound is None:
-        log_decay = -speed * torch.nn.functional.softplus(shifted)
+        log_decay = -speed * softplus(shifted)
     else:
-        log_decay = lower_bound * torch.sigmoid(speed * shifted)
+        log_decay = lower_bound * sigmoid(speed * shifted)
     return Recurrence(
         query,
         key,
         value,
         log_decay=log_decay,
-        erase=strength_logits.to(wide).sigmoid(),
+        erase=sigmoid(strength_logits.to(wide)),
         scale=key.shape[-1] ** -0.5 if scale is None else scale,
         unit_keys=True,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from hypic_sdk.families.recurrence import LinearFamily, Recurrence
+from hypic_sdk.kernels.activation import softplus
 
 
 def mamba2(
@@ -29,7 +30,7 @@ def mamba2(
         step_limits: the step size is clamped to them.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
-    steps = torch.nn.functional.softplus(step_logits.to(wide) + step_bias.to(wide))
+    steps = softplus(step_logits.to(wide) + step_bias.to(wide))
     steps = steps.clamp(*step_limits)
     value = (x.to(wide) * steps[..., None]).to(x.dtype)
     return Recurrence(C, B, value, log_decay=-A_log.to(wide).exp() * steps)

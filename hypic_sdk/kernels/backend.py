@@ -37,7 +37,7 @@ def select(
         load_kernel: imports the op's `kernel` module and returns its entry; called only on a CUDA
             device with Triton, so that the package works without it.  None: there is no kernel.
     """
-    return cast(F, choose(op, reference, load_kernel, device.type).run)
+    return cast("F", choose(op, reference, load_kernel, device.type).run)
 
 
 @functools.cache

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
+from hypic_sdk.server.door import door, errors_and_metrics, tell_request_id
+from hypic_sdk.server.drain import Drain
+from hypic_sdk.server.openapi import document
+from hypic_sdk.server.routes.table import ROUTES, Handler
 from hypic_sdk.server.settings import ServerSettings
+from hypic_sdk.server.site import SITE, Site
 from hypic_sdk.server.tenants import Tenants
+from hypic_sdk.server.work_pool import WorkPool
 from hypic_sdk.server.worker_status import WorkerStatus
 from hypic_sdk.service import Service
 from hypic_sdk.telemetry import Telemetry
@@ -17,8 +23,8 @@ def create_app(
     open_service: Callable[[str], Service],
     worker: WorkerStatus,
     *,
-    settings: ServerSettings = ServerSettings(),
-    tenants: Tenants = Tenants(),
+    settings: ServerSettings | None = None,
+    tenants: Tenants | None = None,
     telemetry: Telemetry | None = None,
 ) -> web.Application:
     """The whole server.
@@ -31,4 +37,41 @@ def create_app(
 
     Run it with `server.serving.serving`, which cancels the handler of a caller that went away.
     """
-    raise NotImplementedError
+    settings = settings or ServerSettings()
+    app = web.Application(
+        middlewares=[errors_and_metrics, door], client_max_size=settings.max_body_bytes
+    )
+    app[SITE] = Site(
+        open_service=open_service,
+        worker=worker,
+        settings=settings,
+        tenants=tenants or Tenants(),
+        telemetry=telemetry or Telemetry(),
+        drain=Drain(),
+        prepare=WorkPool(
+            "prepare", num_threads=settings.prepare_threads, max_waiting=settings.max_waiting
+        ),
+        waiting=WorkPool(
+            "waiting", num_threads=settings.worker_threads, max_waiting=settings.max_waiting
+        ),
+        desks={},
+    )
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, route.handler)
+    app.router.add_get("/openapi.json", _openapi(document(ROUTES)))
+    app.on_response_prepare.append(tell_request_id)
+    app.cleanup_ctx.append(_pools)
+    return app
+
+
+def _openapi(text: str) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, content_type="application/json")
+
+    return handler
+
+
+async def _pools(app: web.Application) -> AsyncIterator[None]:
+    yield
+    app[SITE].prepare.close()
+    app[SITE].waiting.close()

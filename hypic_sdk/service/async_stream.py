@@ -7,10 +7,11 @@ import threading
 from collections.abc import AsyncIterator
 from typing import final
 
+from hypic_sdk.errors import HypicError
 from hypic_sdk.service.growing_reply import GrowingReply
 from hypic_sdk.service.reply import ReplyDelta
 from hypic_sdk.service.worker_port import Event, WorkerPort
-from hypic_sdk.transport.messages import TokenEvent
+from hypic_sdk.transport.messages import FinishReason, TokenEvent
 
 
 @final
@@ -68,6 +69,15 @@ class AsyncReplyStream:
         async for _ in self:
             pass  # the reply itself keeps what was said
         return self.reply
+
+    def fail(self, error: HypicError) -> None:
+        """End the reply with an error, as if the worker had told of it, and cancel the request."""
+        request_id = self.reply.prepared.request_id
+        payload = {**error.to_payload(), "request_id": request_id}
+        self._events.put_nowait(
+            TokenEvent(request_id, finish_reason=FinishReason.ERROR, error=payload)
+        )
+        self._worker.cancel(request_id)
 
     def close(self) -> None:
         """Cancel the request unless it is over; no more deltas come."""

@@ -28,6 +28,7 @@ class WarmJob:
         self._worker = worker
         self._changed = threading.Condition()
         self._events: list[WarmEvent] = []
+        self._watchers: list[Callable[[], None]] = []
         self._progress = WarmProgress(
             message.request_id,
             num_segments=len(message.segments),
@@ -43,6 +44,24 @@ class WarmJob:
             self._events.append(event)
             self._progress.feed(event)
             self._changed.notify_all()
+            watchers = tuple(self._watchers)
+        for watcher in watchers:
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call `watcher` after each change, on the worker's thread: it must be quick.
+
+        Returns:
+            What ends it.
+        """
+        with self._changed:
+            self._watchers.append(watcher)
+        return lambda: self._unwatch(watcher)
+
+    def _unwatch(self, watcher: Callable[[], None]) -> None:
+        with self._changed:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
 
     def snapshot(self) -> WarmJobObject:
         """The job as it stands."""

@@ -121,14 +121,11 @@ class Memory:
 
 def _never_fits(pool: SlotPool, num_needed: int) -> PoolExhausted:
     needed_bytes, limit_bytes = (num_needed * pool.slot_bytes, pool.num_slots * pool.slot_bytes)
-    error = PoolExhausted(
+    return PoolExhausted(
         f"the request needs {needed_bytes} bytes of {pool.name} ({num_needed} slots), the store "
         f"has {limit_bytes} ({pool.num_slots} slots)",
         pool=pool.name,
         needed_bytes=needed_bytes,
         limit_bytes=limit_bytes,
-        retryable=False,
+        retryable=False,  # true of the class, but waiting can not help here
     )
-    # true of the class, but waiting can not help here
-    error.retryable = False  # type: ignore[misc]
-    return error

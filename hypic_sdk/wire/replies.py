@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from hypic_sdk.wire.parse import ReplyModel
 from hypic_sdk.wire.report import CacheReport, Usage
@@ -76,6 +78,11 @@ class Delta(ReplyModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without nulls: clients join `delta["content"]` where there is one."""
+        return {name: value for name, value in write(self).items() if value is not None}
 
 
 class ChunkChoice(ReplyModel):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +29,7 @@ class RegisterRequest(WireModel):
 
     segments: list[NewSegmentItem] = Field(min_length=1, max_length=limits.MAX_SEGMENTS_PER_CALL)
     replace_external: bool = False
+    warm: Literal["none", "async", "wait"] = "none"
 
 
 class SegmentIds(WireModel):
@@ -58,6 +60,15 @@ class SegmentList(ReplyModel):
     last_id: str | None
 
 
+class SegmentUpdate(WireModel):
+    """`PATCH /v1/segments/{id}`: what is left out stays as it is."""
+
+    external_id: Name | None = None
+    title: Name | None = None
+    metadata: Metadata | None = None
+    replace_external: bool = False
+
+
 class SegmentState(ReplyModel):
     """Whether a segment is registered, and whether it is in the public pool now."""
 
@@ -71,6 +82,13 @@ class DeletedSegment(ReplyModel):
     id: str
     object: Literal["segment.deleted"] = "segment.deleted"
     deleted: bool
+
+
+class DeletedSegments(ReplyModel):
+    """The answer to the deletion of several; those that were unknown are not `deleted`."""
+
+    object: Literal["list"] = "list"
+    data: list[DeletedSegment]
 
 
 class WarmCounts(ReplyModel):
@@ -111,3 +129,32 @@ class WarmJobObject(ReplyModel):
     tokens: WarmTokens
     cold_ms: float = 0.0
     errors: tuple[WarmFailure, ...] = ()
+
+
+class WarmJobList(ReplyModel):
+    """Warm jobs that are readable, newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[WarmJobObject]
+
+
+class RegisterFailure(ReplyModel):
+    """Why one text of a registration was not taken: an error's payload, and its place."""
+
+    object: Literal["error"] = "error"
+    index: int
+    code: str
+    message: str
+    details: Mapping[str, Any]
+
+
+class RegisterReply(ReplyModel):
+    """The answer to a registration.
+
+    `data` holds the segments in order, without those that failed; `errors` tells of these.
+    """
+
+    object: Literal["list"] = "list"
+    data: list[SegmentObject]
+    errors: tuple[RegisterFailure, ...] = ()
+    job: WarmJobObject | None = None

@@ -37,7 +37,7 @@ def test_the_prompt_is_the_concatenation_of_its_pieces() -> None:
     wanted = TOKENIZER.template("<|im_start|>system\n")
     pieces = TOKENIZER.callers(["Read.", "One a.", "\n\n", "Two b.", "\n", "Where?", "Oslo"])
     wanted += pieces[0] + TOKENIZER.template("<|im_end|>\n<|im_start|>user\n")
-    wanted += sum(pieces[1:6], [])
+    wanted += [token for piece in pieces[1:6] for token in piece]
     wanted += TOKENIZER.template("<|im_end|>\n<|im_start|>assistant\n") + pieces[6]
     wanted += TOKENIZER.template("<|im_end|>\n")
     encoded = ENCODER.encode(example)
@@ -49,7 +49,7 @@ def test_the_prompt_is_the_concatenation_of_its_pieces() -> None:
 
 @given(seed=st.integers(0, 2**31))
 def test_packing_keeps_every_example_and_its_answers(seed: int) -> None:
-    specs = [WorldSpec(1 + i % 3, 70) for i in range(5)]
+    specs = [WorldSpec(1 + i % 4, 70) for i in range(16)]
     encoded = [ENCODER.encode(make_example(spec, seed + i)) for i, spec in enumerate(specs)]
     batches = list(pack_stream(iter(encoded), 2, 1024))
     packed = sum(int((batch.example >= 0).sum()) for batch in batches)

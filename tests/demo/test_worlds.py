@@ -1,4 +1,4 @@
-"""Laws of the generator: a function of its seed, held-out pools disjoint, answers in their documents."""
+"""Laws of the generator: a function of its seed, pools disjoint, answers in their documents."""
 
 from __future__ import annotations
 

@@ -156,6 +156,29 @@ def test_law_6_order_of_warm_up_does_not_matter(family):
     assert torch.equal(*answers)
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"layers": "LL"},
+        {"layers": "LAL", "rotary": False},
+        {"layers": "ALAL", "dtype": torch.bfloat16},
+        {"layers": "LAL", "num_kv_heads": 4, "num_heads": 2},
+    ],
+    ids=["no_attention", "no_rotary", "bf16", "no_shared_heads"],
+)
+def test_laws_4_and_5_hold_for_other_shapes(shape):
+    model = build_tiny("mamba2", seed=1, **shape)
+    prompt, documents = two_documents()
+    engines = [engine_of(model=model, transition_dtype="float16") for _ in range(2)]
+    cold = answer(engines[0], prompt)
+    warm(engines[1], *documents)
+    assert torch.equal(logprobs(answer(engines[1], prompt)), logprobs(cold))
+    assert torch.equal(logprobs(answer(engines[1], prompt)), logprobs(cold))
+    digests = [engine.entry_digests(documents) for engine in engines]
+    assert digests[0] == digests[1]
+    assert None not in digests[0]
+
+
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -168,7 +191,7 @@ def two_threads() -> Iterator[None]:
 def test_laws_4_and_5_hold_at_real_widths():
     """Products long enough to be cut in blocks, vectors longer than a register, two threads."""
     sizes = {
-        "width": 328,
+        "width": 640,
         "inner": 1100,
         "num_heads": 4,
         "key_size": 48,
@@ -176,7 +199,7 @@ def test_laws_4_and_5_hold_at_real_widths():
         "num_query_heads": 4,
         "head_size": 64,
     }
-    model = build_tiny("gated_delta_rule", seed=2, layers="LAL", **sizes)
+    model = build_tiny("gated_delta_rule", seed=2, layers="AL", **sizes)
     document = inner(tokens(1, 100))
     prompt = prompt_of(tokens(2, 21), document, tokens(3, 70))
     engines = [fp32_engine("gated_delta_rule", model=model, step_tokens=s) for s in (64, 192)]

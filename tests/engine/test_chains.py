@@ -45,6 +45,20 @@ def test_the_end_of_the_leading_part_serves_every_later_prompt():
     assert second.cached_tokens == 20
 
 
+def test_a_chain_is_there_as_soon_as_its_last_token_went_through():
+    """Also while its request still waits for segments."""
+    engine = engine_of(mode="transition")  # no head seam: a gap follows at once
+    slow = prompt_of(tokens(1, 20), inner(tokens(9, 600)), (7,), borders=[(20, LEADING)])
+    engine.submit(request_of(slow))
+    for _ in range(3):
+        engine.step()
+    assert engine.usage().num_filling == 1
+    message = request_of(prompt_of(tokens(1, 20), (8, 9), borders=[(20, LEADING)]))
+    engine.submit(message)
+    events = drain(engine)
+    assert report_of(events_of(events, message.request_id)).chain_tokens == 20
+
+
 def test_the_same_prompt_again_goes_on_from_its_last_border():
     engine = engine_of()
     prompt = chat(tokens(5, 9))

@@ -13,6 +13,7 @@ from hypic_sdk.engine.runner import entry_tensors
 from hypic_sdk.errors import RequestError
 from hypic_sdk.layers.context import ForwardContext
 from hypic_sdk.models.base import ModelSpec
+from hypic_sdk.models.tiny_hybrid import build_tiny
 from hypic_sdk.prompt.segment import BorderKind, PromptPart, SegmentedPrompt
 from hypic_sdk.transport.messages import (
     FinishReason,
@@ -207,12 +208,29 @@ def test_warming_many_segments_never_takes_more_than_the_queue():
     assert engine.usage().num_segments == 30
 
 
+def test_warming_takes_no_room_that_a_request_waits_for():
+    engine = small_engine()
+    holder = request_of(question(5), max_tokens=300)
+    waiter = request_of(question(6, document(1, 60)), max_tokens=200)
+    engine.submit(holder)
+    engine.step()
+    engine.submit(waiter)
+    engine.step()
+    engine.warm(WarmRequest("w", (document(2, 60),)))
+    for _ in range(10):
+        engine.step()
+    assert engine.usage().num_filling == 0
+    events = drain(engine)
+    assert events_of(events, "w")[0].status is SegmentStatus.COLD
+    check_ended(events_of(events, waiter.request_id))
+
+
 # -- room
 
 
 def small_engine(**settings: object) -> Engine:
     """Room for about four segments of 64 tokens and a request over them."""
-    layout = engine_of().describe().store_layout
+    layout = engine_of(model=settings.get("model")).describe().store_layout
     share = 4 * (layout.segment_bytes(64) + 64 * layout.kv_slot_bytes) + 2 * layout.state_row_bytes
     return engine_of(budget_bytes=share, **settings)
 
@@ -367,6 +385,28 @@ def test_a_segment_that_is_not_finite_leaves_no_entry():
     engine._runner._is_finite = original
     answer(engine, question(5, spoilt))
     assert engine.probe([spoilt]) == [True]
+
+
+def test_a_poisonous_token_hurts_its_own_segment_only():
+    """A NaN that the model makes itself, in a batch with others; its slots are used again."""
+    model = build_tiny("gated_delta_rule", seed=1, dtype=torch.float64, layers="LAL")
+    with torch.no_grad():
+        model.embedding.weight[VOCAB - 1] = float("nan")
+    engine = small_engine(model=model, step_tokens=256)
+    poisonous = inner((*tokens(1, 40), VOCAB - 1, *tokens(2, 9)))
+    clean = [inner([t for t in tokens(i, 50) if t != VOCAB - 1]) for i in range(3, 6)]
+    bad = request_of(question(5, poisonous))
+    good = request_of(question(5, *clean[:2]))
+    for message in (bad, good):
+        engine.submit(message)
+    events = drain(engine)
+    error = error_of(events_of(events, bad.request_id))
+    assert error["code"] == "numerics_error"
+    check_ended(events_of(events, good.request_id))
+    assert engine.probe([poisonous, *clean]) == [False, True, True, False]
+    for prompt in (question(5, *clean), question(5, clean[2])):
+        want = logprobs(answer(engine_of(model=model), prompt))
+        assert torch.equal(logprobs(answer(engine, prompt)), want)
 
 
 def test_finiteness_is_read_from_what_was_written():
@@ -528,12 +568,23 @@ def test_deletion_removes_entry_and_chains_also_under_a_running_request():
     assert usage.total.free == usage.budget_bytes
 
 
+def test_decoding_no_longer_holds_the_segments():
+    engine = engine_of()
+    message = request_of(question(5, document(1)), max_tokens=50)
+    engine.submit(message)
+    while not any(event.token_ids for event in engine.step()):
+        pass
+    assert engine.delete([document(1)]).removed == 1
+    check_ended(events_of(drain(engine), message.request_id))
+
+
 # -- everything at once
 
 
 def test_a_thousand_random_requests_leave_nothing_behind():
     draw = random.Random(3)
-    engine = small_engine(max_requests=8, max_waiting=12, step_tokens=128)
+    model = build_tiny("gla", seed=1, dtype=torch.float64, layers="LA")
+    engine = small_engine(model=model, max_requests=8, max_waiting=12, step_tokens=128)
     documents = [document(i, draw.choice([5, 20, 40, 60])) for i in range(12)]
     open_ids: list[str] = []
     ended: dict[str, TokenEvent] = {}

@@ -150,6 +150,15 @@ def test_calls_return_and_raise_on_the_callers_thread():
             worker.call(lambda engine: 1 // 0)
 
 
+def test_a_posted_call_runs_in_order_and_may_fail():
+    told: queue.SimpleQueue = queue.SimpleQueue()
+    with LocalWorker(engine_of()) as worker:
+        worker.post(lambda engine: told.put(engine.probe([inner(tokens(1, 50))])))
+        worker.post(lambda engine: 1 // 0)
+        worker.post(lambda engine: told.put("still here"))
+        assert [told.get(timeout=WAIT_S) for _ in range(2)] == [[False], "still here"]
+
+
 def test_an_idle_worker_does_not_spin():
     engine = engine_of()
     steps = 0

@@ -257,3 +257,38 @@ def test_rows_keep_what_is_the_same_for_all_tokens():
             assert part.key_rotation == whole.key_rotation
             assert part.constant_log_decay is whole.constant_log_decay
             assert part.rates is whole.rates
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gates_of_a_token_are_its_own(family, threads):
+    """Bits do not depend on the size of the batch, the place in it, or threads (design 3.9)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole, few = (natural_rows(family, torch.arange(n) % 5) for n in (40_000, 5))
+        for name in ("query", "key", "value", "log_decay", "erase", "steps"):
+            got, want = getattr(whole, name), getattr(few, name)
+            assert got is None or torch.equal(got, want[torch.arange(len(got)) % 5]), name
+    finally:
+        torch.set_num_threads(before)
+
+
+def natural_rows(family: str, which: torch.Tensor) -> Recurrence:
+    """The family of inputs that repeat five tokens in some order; three heads, fp32."""
+    rng = torch.Generator().manual_seed(0)
+    wide, narrow = (torch.randn(4, 5, 3, size, generator=rng)[:, which] for size in (2, 1))
+    q, k, v, gate = wide
+    a, b, *_ = narrow[..., 0]
+    head, cell = torch.randn(3, generator=rng), torch.randn(3, 2, generator=rng)
+    rotary = RotarySpec(100.0, 2)
+    return {
+        "retention": lambda: retention(q, k, v, -head.abs()),
+        "lightning": lambda: lightning(q, k, v, -head.abs(), which * 1000, rotary=rotary),
+        "mamba2": lambda: mamba2(v, k, q, a, head, head),
+        "mamba1": lambda: mamba1(v, k, q, a.abs(), cell),
+        "gla": lambda: gla(q, k, v, gate),
+        "delta_rule": lambda: delta_rule(q, k, v, a),
+        "gated_delta_rule": lambda: gated_delta_rule(q, k, v, a, b, head, head),
+        "kda": lambda: kda(q, k, v, a, gate, head, cell),
+    }[family]()

@@ -93,7 +93,8 @@ def test_doors_open_without_triton():
             *(f"import hypic_sdk.kernels.{door}.op" for door in DOORS),
             "from hypic_sdk.kernels.place_kv.op import place_kv",
             "slab = torch.zeros(4, 1, 2)",
-            "place_kv(torch.ones(1, 1, 2), torch.ones(1, 1, 2), torch.tensor([3]), slab, slab.clone())",
+            "row = torch.ones(1, 1, 2)",
+            "place_kv(row, row, torch.tensor([3]), slab, slab.clone())",
             "assert slab[3].eq(1).all()",
         ]
     )

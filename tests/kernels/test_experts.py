@@ -37,9 +37,7 @@ def dense(x, routing: Routing, gate_up, down) -> torch.Tensor:
     row_independent=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_agrees_with_the_definition(
-    tiles, num_experts, top_k, sizes, dtype, row_independent, seed
-):
+def test_agrees_with_the_definition(tiles, num_experts, top_k, sizes, dtype, row_independent, seed):
     torch.manual_seed(seed)
     gate_up, down = draw(num_experts, *sizes, dtype)
     x = torch.randn(16 * tiles, sizes[0]).to(dtype)

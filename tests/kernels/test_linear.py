@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.kernels.linear.op import linear
+from hypic_sdk.kernels.linear.reference import cut_product, tiled_product
 from tests.closeness import assert_close
 
 # K-term sums in the given precision; bf16: one rounding of the result
@@ -27,15 +28,28 @@ def draw(rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: int = 0
     row_independent=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_agrees_with_the_definition(
-    tiles, inputs, outputs, has_bias, dtype, row_independent, seed
-):
+def test_agrees_with_the_definition(tiles, inputs, outputs, has_bias, dtype, row_independent, seed):
     x, weight, bias = draw(16 * tiles, inputs, outputs, dtype, seed)
     got = linear(x, weight, bias if has_bias else None, row_independent=row_independent)
     want = x.double() @ weight.double().t() + (bias.double() if has_bias else 0.0)
     assert got.dtype == dtype
     assert got.is_contiguous()
     assert_close("product", got, want, rel_rms=BOUNDS[dtype])
+
+
+@given(
+    rows=st.integers(0, 70),
+    inputs=st.integers(1, 500),
+    outputs=st.integers(1, 40),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+    seed=st.integers(0, 2**31),
+)
+def test_both_ways_agree_with_the_definition(rows, inputs, outputs, dtype, seed):
+    # of so many sums not all cancel
+    x, weight, _ = draw(rows + 16, inputs, outputs, dtype, seed)
+    want = x.double() @ weight.double().t()
+    for product in (cut_product, tiled_product):
+        assert_close(product.__name__, product(x, weight), want, rel_rms=BOUNDS[dtype])
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7])

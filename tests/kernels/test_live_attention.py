@@ -120,7 +120,11 @@ def test_bits_do_not_depend_on_other_runs_or_places(num_rows, first_position, he
         (11, torch.arange(num_keys) + 1, []),
         (0, torch.arange(num_keys) + 7, []),
         (0, torch.randperm(400)[:num_keys], []),
-        (30, torch.randperm(400)[:num_keys], [other, AttentionRun.over(10, 11, 0, torch.arange(1))]),
+        (
+            30,
+            torch.randperm(400)[:num_keys],
+            [other, AttentionRun.over(10, 11, 0, torch.arange(1))],
+        ),
     ):
         assert torch.equal(placed(row, slots, others), want)
 
@@ -143,6 +147,6 @@ def test_wrong_shapes_are_named():
         live_attention(query[:, :5], [run], keys, values, scale=1.0)
     with pytest.raises(ValueError, match="row 4 of 3"):
         live_attention(query[:3], [run], keys, values, scale=1.0)
+    beyond = AttentionRun.over(0, 4, 0, torch.arange(157, 161))
     with pytest.raises(ValueError, match="up to 161 of 160"):
-        beyond = AttentionRun.over(0, 4, 0, torch.arange(157, 161))
         live_attention(query, [beyond], keys, values, scale=1.0)

@@ -99,9 +99,7 @@ def test_a_copied_entry_has_the_bits_of_a_live_row(shape, interleaved, dtype, se
     target[0] = NO_SLOT
     want_keys, want_values = keys.clone(), values.clone()
     for layer in range(A):
-        place_kv(
-            key[layer], value[layer], target, want_keys[layer], want_values[layer], **turn
-        )
+        place_kv(key[layer], value[layer], target, want_keys[layer], want_values[layer], **turn)
 
     place_entries(keys, values, source, target, **turn)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from hypic_sdk.kernels.experts.op import experts, route
+from hypic_sdk.kernels.linear import reference
 from hypic_sdk.kernels.linear.op import linear
 from hypic_sdk.kernels.norm.op import gated_rms_norm, rms_norm
 from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles, rotate
@@ -49,6 +54,17 @@ def test_linear_in_other_precisions(inputs, outputs, dtype):
     assert_row_independent(lambda x: linear(x, weight, row_independent=True), pool)
 
 
+@pytest.fixture
+def _fresh_choices():
+    """The ways of products are chosen anew, and what was chosen meanwhile is forgotten."""
+    choices = reference._cut_product_suits, reference._rows_agree
+    for choice in choices:
+        choice.cache_clear()
+    yield
+    for choice in choices:
+        choice.cache_clear()
+
+
 @pytest.mark.parametrize("threads", [1, 3, 4])
 def test_linear_with_other_numbers_of_threads(threads):
     """Rows are shared among threads in another way for each number of them."""
@@ -60,6 +76,52 @@ def test_linear_with_other_numbers_of_threads(threads):
             assert_row_independent(lambda x, w=weight: linear(x, w, row_independent=True), pool)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(40, 17), (300, 96), (384, 192), (1000, 384)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_tiled_product(inputs, outputs, dtype):
+    """The way that is taken where the fast one does not suit."""
+    pool, weight = (
+        torch.randn(POOL_ROWS, inputs, dtype=dtype),
+        torch.randn(outputs, inputs).to(dtype),
+    )
+    assert_row_independent(lambda x: reference.tiled_product(x, weight), pool)
+
+
+@pytest.mark.usefixtures("_fresh_choices")
+def test_a_fast_way_that_depends_on_the_batch_is_not_taken(monkeypatch):
+    def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x @ weight.t() + len(x) * 1e-6
+
+    monkeypatch.setattr(reference, "cut_product", product)
+    pool, weight = torch.randn(POOL_ROWS, 70), torch.randn(33, 70)
+    assert_row_independent(lambda x: linear(x, weight, row_independent=True), pool)
+    torch.testing.assert_close(linear(pool, weight, row_independent=True), pool @ weight.t())
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch was built without MKL")
+def test_linear_with_the_instructions_of_smaller_machines():
+    """AVX2 kernels, in which the cut product does depend on the batch."""
+    program = "\n".join(
+        [
+            "import torch",
+            "from hypic_sdk.kernels.linear.op import linear",
+            "from tests.kernels.test_row_independence import POOL_ROWS, assert_row_independent",
+            "for inputs, outputs in ((417, 192), (1000, 131), (384, 384), (96, 40), (300, 3)):",
+            "    pool, weight = torch.randn(POOL_ROWS, inputs), torch.randn(outputs, inputs)",
+            "    assert_row_independent(lambda x: linear(x, weight, row_independent=True), pool)",
+        ]
+    )
+    environment = {**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

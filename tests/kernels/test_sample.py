@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hypic_sdk.kernels.sample import reference
 from hypic_sdk.kernels.sample.noise import uniform
 from hypic_sdk.kernels.sample.op import logprobs, sample
 
@@ -178,6 +179,21 @@ def test_a_large_vocabulary_with_filters():
     assert set(ids.tolist()) == {0, 1, 2}
 
 
+@given(
+    logits=st.lists(st.integers(-6, 6), min_size=5, max_size=40),
+    top_k=st.integers(0, 45),
+    top_p=st.sampled_from([0.05, 0.5, 0.9, 0.999, 1.0]),
+)
+def test_how_many_candidates_are_looked_at_first_changes_nothing(logits, top_k, top_p):
+    rows = torch.tensor([logits, logits[::-1]] * 20) / 3
+    found = []
+    for candidates in (1, 4, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reference, "_CANDIDATES", candidates)
+            found.append(draw(rows, 1.1, top_k, top_p, step=torch.arange(40)).ids.tolist())
+    assert found[0] == found[1] == found[2]
+
+
 def test_noise_is_uniform_and_uncorrelated():
     """Over seeds, over steps, and over both at once."""
     index = torch.arange(40_000)
@@ -221,10 +237,18 @@ def test_logprobs(n, dtype):
         torch.testing.assert_close(found.top[row].double(), want[row, best], **bound)
 
 
+def test_logprobs_of_unusable_logits_spoil_nobody_else():
+    logits = torch.tensor([[0.0, 3.0, 1.0], [NAN, 0.0, INF], [-INF, -INF, -INF]])
+    found = logprobs(logits, torch.tensor([1, 0, 2]), 2)
+    assert found.top_ids[0].tolist() == [1, 2]
+    alone = logprobs(logits[:1], torch.tensor([1]), 2)
+    assert torch.equal(found.top[:1], alone.top)
+    assert found.chosen[1:].isnan().all()
+
+
 def test_wrong_shapes_are_named():
-    logits = torch.zeros(2, 5)
+    logits, one, two = torch.zeros(2, 5), torch.zeros(1), torch.zeros(2)
     with pytest.raises(ValueError, match=r"top_k \(1,\) for 2 rows"):
-        one, two = torch.zeros(1), torch.zeros(2)
         sample(logits, two, one.long(), two, two.long(), two.long())
     with pytest.raises(ValueError, match="float16"):
         draw(logits.half())

@@ -136,6 +136,10 @@ def test_a_session_may_retain_none():
     evict_rows(store, 2)
     assert held_chains(store, "turn 1", "turn 2") == []
     assert held_segments(store, "a") == ["a"]
+    # so a snapshot for it is worth no more than any other
+    with granted(store, Need(state_rows=2)) as lease:
+        assert lease.try_state_row(BorderKind.REPLY, "s") is None
+        assert held_segments(store, "a") == ["a"]
     store.check()
 
 

@@ -376,6 +376,16 @@ def test_clear_keeps_namespaces_apart(store, cleared):
     running.close()
 
 
+def test_clear_reaches_what_is_being_made(store):
+    needs = (spec_of("a", namespace="here"), spec_of("b", namespace="there"))
+    with granted(store, Need(new_entries=needs)) as lease:
+        assert store.clear("here") == Removal(deferred=1)
+        assert [n for n in "ab" if store.is_filling(key_of(n))] == ["b"]
+        for name in "ab":
+            store.commit(lease.detach(key_of(name)), [lease])
+    assert held_segments(store, "a", "b") == ["b"]
+
+
 # chains
 
 

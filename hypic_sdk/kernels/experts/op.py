@@ -56,10 +56,7 @@ def experts(
             f"experts {tuple(gate_up.shape)} and {tuple(down.shape)} do not fit rows"
             f" {tuple(x_LD.shape)}"
         )
-    if (
-        routing.indices.shape != routing.weights.shape
-        or routing.indices.shape[0] != x_LD.shape[0]
-    ):
+    if routing.indices.shape != routing.weights.shape or routing.indices.shape[0] != x_LD.shape[0]:
         raise ValueError(
             f"routing {tuple(routing.indices.shape)}, {tuple(routing.weights.shape)} does not fit"
             f" rows {tuple(x_LD.shape)}"

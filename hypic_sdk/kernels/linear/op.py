@@ -31,9 +31,7 @@ def linear(
         ValueError: shapes or dtypes that do not fit.
     """
     if x_LD.ndim != 2 or weight_ND.ndim != 2 or x_LD.shape[1] != weight_ND.shape[1]:
-        raise ValueError(
-            f"weight {tuple(weight_ND.shape)} does not fit rows {tuple(x_LD.shape)}"
-        )
+        raise ValueError(f"weight {tuple(weight_ND.shape)} does not fit rows {tuple(x_LD.shape)}")
     if bias_N is not None and bias_N.shape != weight_ND.shape[:1]:
         raise ValueError(f"bias {tuple(bias_N.shape)} for {weight_ND.shape[0]} outputs")
     if x_LD.dtype != weight_ND.dtype:

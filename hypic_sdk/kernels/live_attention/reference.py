@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from hypic_sdk.kernels.alignment import aligned
 from hypic_sdk.kernels.attention_run import AttentionRun
-
-_ALIGNMENT_BYTES = 64
 
 
 def live_attention(
@@ -27,7 +26,7 @@ def live_attention(
     """[L, Q, E]; rows in no run are zero."""
     out_LQE = torch.zeros_like(query_LQE)
     for run in runs:
-        query_RQE = _aligned(query_LQE[run.row_start : run.row_stop])
+        query_RQE = aligned(query_LQE[run.row_start : run.row_stop])
         keys, values = _seen(keys_PGE, run), _seen(values_PGE, run)
         attend = _attend_one if run.num_rows == 1 else _attend
         out_LQE[run.row_start : run.row_stop] = attend(query_RQE, keys, values, scale)
@@ -38,14 +37,7 @@ def _seen(slab_PGE: torch.Tensor, run: AttentionRun) -> torch.Tensor:
     """The run's keys or values in order of position: a view where slots and address allow it."""
     if run.contiguous_start is None:
         return slab_PGE.index_select(0, run.slots[: run.num_keys])
-    return _aligned(slab_PGE[run.contiguous_start : run.contiguous_start + run.num_keys])
-
-
-def _aligned(x: torch.Tensor) -> torch.Tensor:
-    """x in contiguous memory at an address as fresh memory has it."""
-    if x.is_contiguous() and x.data_ptr() % _ALIGNMENT_BYTES == 0:
-        return x
-    return x.clone(memory_format=torch.contiguous_format)
+    return aligned(slab_PGE[run.contiguous_start : run.contiguous_start + run.num_keys])
 
 
 def _attend_one(

@@ -1,4 +1,4 @@
-"""Keys and values into slots: live rows as they come, cached ones copied; keys rotated on the way."""
+"""Keys and values into slots, live rows or cached ones; keys are rotated on the way."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ selects.  So a row's bits depend on that row alone.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from hypic_sdk.kernels.sample.noise import uniform
@@ -51,7 +53,14 @@ def logprobs(
     """Log-probability of each id; ids and log-probabilities of the n best."""
     logprobs_RV = logits_RV.log_softmax(-1)
     chosen_R = logprobs_RV.gather(1, ids_R[:, None])[:, 0]
-    top = logits_RV.sort(dim=-1, descending=True, stable=True).indices[:, :n].contiguous()
+    if n == 0:
+        return chosen_R, ids_R.new_empty(len(ids_R), 0), chosen_R.new_empty(len(ids_R), 0)
+    ordered_RV = logits_RV.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+    border_R = ordered_RV.topk(n).values[:, -1]
+    kept_RV = _down_to(border_R, torch.full_like(ids_R, n), ordered_RV)
+    top = kept_RV.nonzero()[:, 1].view(-1, n)  # by rising id: a stable sort keeps that in ties
+    order = ordered_RV.gather(1, top).sort(dim=-1, descending=True, stable=True).indices
+    top = top.gather(1, order)
     return chosen_R, top, logprobs_RV.gather(1, top)
 
 
@@ -90,12 +99,30 @@ def _kept(
     """[R, V] bool: the ids that top_k, then top_p leave."""
     num_ids = logits_RV.shape[1]
     top_k_R = torch.where(top_k_R > 0, top_k_R, num_ids).clamp_max(num_ids)
-    best, order = logits_RV.sort(dim=-1, descending=True, stable=True)
-    ranked = mass_RV.gather(1, order)
-    ranked = ranked * (torch.arange(num_ids, device=ranked.device) < top_k_R[:, None])
-    before = ranked.cumsum(-1)
-    limit_R = top_p_R.double() * before[:, -1]
-    before = before - ranked
-    kept_ranked = (before < limit_R[:, None]) & (ranked > 0)
-    kept_ranked[:, 0] = True
-    return torch.zeros_like(kept_ranked).scatter(1, order, kept_ranked)
+    all_stay_R, total_R = top_k_R == num_ids, mass_RV.cumsum(-1)[:, -1]
+    # what the candidates decide, all ids would decide alike: sums run in order.  (On a GPU they run
+    # in blocks, so there all ids are looked at.)
+    sizes = (num_ids,) if logits_RV.is_cuda else (min(_CANDIDATES, num_ids), num_ids)
+    for num_candidates in sizes:
+        best, order = logits_RV.topk(num_candidates)
+        within = torch.arange(num_candidates, device=best.device) < top_k_R[:, None]
+        ranked = mass_RV.gather(1, order) * within
+        reached = ranked.cumsum(-1)
+        limit_R = torch.where(all_stay_R, total_R, reached[:, -1]) * top_p_R.double()
+        # an id stays while the better ones have not reached the limit
+        stays = within & (reached - ranked < limit_R[:, None])
+        num_kept_R = stays.sum(1).clamp_min(1)
+        decided = (top_k_R <= num_candidates) | (all_stay_R & (num_kept_R < num_candidates))
+        if decided.all():
+            break
+    return _down_to(best.gather(1, num_kept_R[:, None] - 1)[:, 0], num_kept_R, logits_RV)
+
+
+def _down_to(
+    border_R: torch.Tensor, num_kept_R: torch.Tensor, logits_RV: torch.Tensor
+) -> torch.Tensor:
+    """[R, V] bool: ids above the border and, of those that tie with it, the lower ones."""
+    above = logits_RV > border_R[:, None]
+    ties = logits_RV == border_R[:, None]
+    places_R = num_kept_R - above.sum(1)
+    return above | (ties & (ties.cumsum(1) <= places_R[:, None]))

@@ -42,23 +42,10 @@ def short_conv(
     Error:
         accumulates in fp32 (fp64 for fp64 inputs).
     """
-    num_channels, width = weight_CW.shape
-    if inputs_LC.ndim != 2 or inputs_LC.shape[1] != num_channels:
-        raise ValueError(f"inputs {tuple(inputs_LC.shape)} do not fit {num_channels} channels")
     if activation not in (None, "silu"):
         raise ValueError(f"activation is silu or none, got {activation!r}")
-    for name, tails in (("tails", tails_SWC), ("work_tails", work_tails_XWC)):
-        if tails is not None and tails.shape[1:] != (width - 1, num_channels):
-            raise ValueError(
-                f"{name} {tuple(tails.shape)} do not fit width {width}, {num_channels} channels"
-            )
-    if items and items[0].kind != ItemKind.LOAD:
-        raise ValueError("a sequence starts with LOAD")
-    for run in cold_runs:
-        if run.row_stop - run.row_start < run.num_tokens and (
-            work_tails_XWC is None or run.work_slot == NO_SLOT
-        ):
-            raise ValueError(f"a part of {run.num_tokens} tokens, and no row of work slabs")
+    _check_shapes(inputs_LC, weight_CW, tails_SWC, work_tails_XWC)
+    _check_plan(items, cold_runs, has_work_tails=work_tails_XWC is not None)
     out_LC = torch.zeros_like(inputs_LC, memory_format=torch.contiguous_format)
     run_op = backend.select("short_conv", reference.short_conv, None, device=inputs_LC.device)
     run_op(
@@ -73,3 +60,30 @@ def short_conv(
         out_LC,
     )
     return out_LC
+
+
+def _check_shapes(
+    inputs_LC: torch.Tensor,
+    weight_CW: torch.Tensor,
+    tails_SWC: torch.Tensor,
+    work_tails_XWC: torch.Tensor | None,
+) -> None:
+    num_channels, width = weight_CW.shape
+    if inputs_LC.ndim != 2 or inputs_LC.shape[1] != num_channels:
+        raise ValueError(f"inputs {tuple(inputs_LC.shape)} do not fit {num_channels} channels")
+    for name, tails in (("tails", tails_SWC), ("work_tails", work_tails_XWC)):
+        if tails is not None and tails.shape[1:] != (width - 1, num_channels):
+            raise ValueError(
+                f"{name} {tuple(tails.shape)} do not fit width {width}, {num_channels} channels"
+            )
+
+
+def _check_plan(
+    items: Sequence[Item], cold_runs: Sequence[ColdRun], *, has_work_tails: bool
+) -> None:
+    if items and items[0].kind != ItemKind.LOAD:
+        raise ValueError("a sequence starts with LOAD")
+    for run in cold_runs:
+        unfinished = run.row_stop - run.row_start < run.num_tokens
+        if unfinished and (not has_work_tails or run.work_slot == NO_SLOT):
+            raise ValueError(f"a part of {run.num_tokens} tokens, and no row of work slabs")

@@ -1,0 +1,41 @@
+"""From a checkpoint folder and settings to an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from hypic_sdk.config import EngineConfig, cache_folder
+from hypic_sdk.engine.engine import Engine
+from hypic_sdk.models.loader import load_model
+
+if TYPE_CHECKING:
+    from hypic_sdk.models.weights import OnProgress
+
+
+def load_engine(
+    folder: Path, config: EngineConfig, on_progress: OnProgress | None = None
+) -> Engine:
+    """Load a model onto its device and take the pools' memory.
+
+    Raises:
+        ModelFileError: a folder that is not a whole model.
+        ConfigError: settings that do not fit the model.
+    """
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    # a CPU is slow in 16 bit, and reads the checkpoint's own precision without loss in 32
+    dtype = torch.float32 if device == "cpu" else None
+    if config.dtype != "auto":
+        dtype = getattr(torch, config.dtype)
+    loaded = load_model(
+        folder,
+        device=device,
+        dtype=dtype,
+        on_progress=on_progress,
+        digest_cache=cache_folder() / "digests.json",
+    )
+    return Engine(loaded.model, loaded.fingerprint, config)

@@ -1,0 +1,107 @@
+"""`hypic serve`: an engine process, the application before it, both ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypic_sdk.config import EngineConfig
+from hypic_sdk.errors import WorkerError
+from hypic_sdk.server.app import create_app
+from hypic_sdk.server.services import ServiceFactory
+from hypic_sdk.server.serving import serving
+from hypic_sdk.server.settings import ServerSettings
+from hypic_sdk.server.supervisor import EngineState, EngineSupervisor
+from hypic_sdk.server.tenants import Tenants
+from hypic_sdk.service import ModelFacts
+from hypic_sdk.transport.process_settings import ProcessSettings
+
+logger = logging.getLogger(__name__)
+
+WATCH_S = 0.5  # how soon an engine that gave up ends the server
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSettings:
+    """One server on one model folder."""
+
+    model_folder: Path
+    model_name: str
+    host: str = "127.0.0.1"
+    port: int = 30_000
+    keys_file: Path | None = None
+    load_timeout_s: float = 1800.0
+    log_level: str = "INFO"
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerSettings = field(default_factory=ServerSettings)
+
+
+async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then let what is in flight end.
+
+    Args:
+        on_ready: called with the base URL once requests are answered.
+    Raises:
+        HypicError: what keeps the engine from starting, or the server from listening.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    tenants = Tenants() if settings.keys_file is None else Tenants.from_file(settings.keys_file)
+    process = ProcessSettings(str(settings.model_folder), settings.engine, settings.log_level)
+    supervisor = EngineSupervisor(process)
+    supervisor.start()
+    try:
+        facts = await _facts(supervisor, settings, stop)
+        if facts is None:
+            return
+        factory = ServiceFactory.from_folder(
+            settings.model_folder, supervisor.link, model_name=settings.model_name, facts=facts
+        )
+        app = create_app(factory, supervisor.link, settings=settings.server, tenants=tenants)
+        async with serving(app, host=settings.host, port=settings.port) as url:
+            on_ready(url)
+            await _until_stopped(supervisor, stop)
+    finally:
+        await asyncio.to_thread(supervisor.stop)
+
+
+async def _facts(
+    supervisor: EngineSupervisor, settings: LaunchSettings, stop: asyncio.Event
+) -> ModelFacts | None:
+    """What the engine says of itself when it is ready; none if it is to end before that."""
+    waiting = asyncio.ensure_future(
+        asyncio.to_thread(supervisor.wait_ready, settings.load_timeout_s)
+    )
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        await asyncio.to_thread(supervisor.stop)
+        await asyncio.wait({waiting})
+        waiting.exception()  # that it was stopped is no news
+        return None
+    stopped.cancel()
+    ready = waiting.result()
+    return ModelFacts(settings.engine.reuse, ready.conv_width, ready.max_context_tokens)
+
+
+async def _until_stopped(supervisor: EngineSupervisor, stop: asyncio.Event) -> None:
+    """Wait for the signal.
+
+    Raises:
+        HypicError: the engine can not be started again.
+    """
+    while not stop.is_set():
+        health = supervisor.health
+        if health.state is EngineState.FAILED:
+            raise health.error or WorkerError("the engine can not be started again")
+        try:
+            await asyncio.wait_for(stop.wait(), WATCH_S)
+        except TimeoutError:
+            continue
+    logger.info("stopping")

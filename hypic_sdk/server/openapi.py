@@ -1,0 +1,84 @@
+"""`GET /openapi.json`: the endpoints written down for machines."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from hypic_sdk.server.routes.table import Route
+from hypic_sdk.version import __version__
+
+_REFS = "#/components/schemas/{model}"
+_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["type", "code", "message", "param", "details", "request_id"],
+            "properties": {
+                "type": {"type": "string"},
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "details": {"type": "object"},
+                "request_id": {"type": "string"},
+            },
+        }
+    },
+}
+
+
+def document(routes: Sequence[Route]) -> str:
+    """The OpenAPI 3.1 document as JSON."""
+    wanted: list[Any] = []
+    for route in routes:
+        wanted += [(route.body, "validation")] if route.body else []
+        wanted += [(route.reply, "serialization")] if route.reply else []
+    refs, definitions = models_json_schema(list(dict.fromkeys(wanted)), ref_template=_REFS)
+    paths: dict[str, Any] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, refs)
+    return json.dumps(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "hypic_sdk", "version": __version__},
+            "paths": paths,
+            "components": {
+                "schemas": {**definitions.get("$defs", {}), "Error": _ERROR_SCHEMA},
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+            # a server without keys asks for none
+            "security": [{"key": []}, {}],
+        }
+    )
+
+
+def _operation(route: Route, refs: Any) -> dict[str, Any]:
+    said = re.sub(r"\s+", " ", inspect.getdoc(route.handler) or "")
+    replies: dict[str, Any] = {
+        str(route.status): {"description": "as asked"},
+        "default": _json("an error in OpenAI's envelope", {"$ref": "#/components/schemas/Error"}),
+    }
+    if route.reply is not None:
+        replies[str(route.status)] = _json("as asked", refs[route.reply, "serialization"])
+    operation: dict[str, Any] = {"summary": said, "responses": replies}
+    if route.body is not None:
+        body = _json("", refs[route.body, "validation"])
+        operation["requestBody"] = {"required": True, "content": body["content"]}
+    names = re.findall(r"{(\w+)}", route.path)
+    if names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    return operation
+
+
+def _json(description: str, schema: Any) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}

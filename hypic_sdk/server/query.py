@@ -1,0 +1,24 @@
+"""Queries of listings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypic_sdk.errors import RequestError
+from hypic_sdk.wire.limits import MAX_PAGE
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+def page_query(request: web.Request) -> tuple[str | None, int]:
+    """`after` and `limit`.
+
+    Raises:
+        RequestError: a limit that is no number, or out of bounds.
+    """
+    text = request.query.get("limit", "100")
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    if not 1 <= limit <= MAX_PAGE:
+        raise RequestError(f"limit is a number from 1 to {MAX_PAGE}", param="limit", limit=MAX_PAGE)
+    return request.query.get("after"), limit

@@ -1,0 +1,1 @@
+"""The endpoints, a file for each kind; `table.py` lists them all."""

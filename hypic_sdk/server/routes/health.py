@@ -1,0 +1,49 @@
+"""Whether it lives, whether it is ready, what it has counted."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from hypic_sdk.errors import HypicError
+from hypic_sdk.server.replies import reply
+from hypic_sdk.server.site import Site, site_of
+from hypic_sdk.wire.cache_stats import CacheStats
+
+
+async def live(request: web.Request) -> web.Response:
+    """`GET /health/live`: the event loop runs."""
+    return web.json_response({"status": "ok"})
+
+
+async def ready(request: web.Request) -> web.Response:
+    """`GET /health/ready`: 503 while the engine starts and while the server stops."""
+    site = site_of(request)
+    if site.drain.has_begun:
+        state = "stopping"
+    else:
+        state = "ready" if site.worker.is_ready() else "starting"
+    if state == "ready":
+        return web.json_response({"status": state})
+    headers = {"Retry-After": str(site.settings.retry_after_s)}
+    return web.json_response({"status": state}, status=503, headers=headers)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """`GET /metrics`, in Prometheus' text format.  The pools are left out while nobody answers."""
+    site = site_of(request)
+    text = await site.waiting.run(_metrics_text, site)
+    return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _metrics_text(site: Site) -> bytes:
+    try:
+        site.telemetry.note_usage(site.worker.usage())
+    except HypicError:
+        site.telemetry.errors.labels("usage_unknown").inc()
+    return site.telemetry.text()
+
+
+async def cache_stats(request: web.Request) -> web.Response:
+    """`GET /v1/cache/stats`: the books of the store."""
+    site = site_of(request)
+    return reply(CacheStats.model_validate(await site.waiting.run(site.worker.usage)))

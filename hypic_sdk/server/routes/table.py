@@ -1,0 +1,72 @@
+"""Every endpoint on one line: what `app.py` routes and `openapi.py` writes down."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from hypic_sdk.server.routes import generation, health, models, prompts, segments, warm
+from hypic_sdk.wire.cache_stats import CacheStats
+from hypic_sdk.wire.chat import ChatRequest
+from hypic_sdk.wire.completions import CompletionRequest
+from hypic_sdk.wire.explain import Explanation
+from hypic_sdk.wire.generate import GenerateReply, GenerateRequest
+from hypic_sdk.wire.models import ModelList, ModelObject, TokenizeReply
+from hypic_sdk.wire.replies import ChatCompletion, Completion
+from hypic_sdk.wire.segments import (
+    DeletedSegment,
+    DeletedSegments,
+    RegisterReply,
+    RegisterRequest,
+    SegmentIds,
+    SegmentList,
+    SegmentObject,
+    SegmentUpdate,
+    WarmJobList,
+    WarmJobObject,
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Model = type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One endpoint; `body` and `reply` are its models where it has one of its own."""
+
+    method: str
+    path: str
+    handler: Handler
+    body: Model | None = None
+    reply: Model | None = None
+    status: int = 200
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("POST", "/v1/chat/completions", generation.chat, ChatRequest, ChatCompletion),
+    Route("POST", "/v1/completions", generation.completions, CompletionRequest, Completion),
+    Route("POST", "/generate", generation.generate, GenerateRequest, GenerateReply),
+    Route("POST", "/v1/prompts/explain", prompts.explain, ChatRequest, Explanation),
+    Route("POST", "/v1/tokenize", prompts.tokenize, ChatRequest, TokenizeReply),
+    Route("GET", "/v1/models", models.list_, None, ModelList),
+    Route("GET", "/v1/models/{id}", models.retrieve, None, ModelObject),
+    Route("POST", "/v1/segments/warm", warm.create, SegmentIds, WarmJobObject, 202),
+    Route("GET", "/v1/segments/warm", warm.list_, None, WarmJobList),
+    Route("GET", "/v1/segments/warm/{id}", warm.retrieve, None, WarmJobObject),
+    Route("GET", "/v1/segments/warm/{id}/events", warm.events),
+    Route("POST", "/v1/segments/warm/{id}/cancel", warm.cancel, None, WarmJobObject),
+    Route("POST", "/v1/segments/lookup", segments.lookup, SegmentIds),
+    Route("POST", "/v1/segments/delete", segments.delete_many, SegmentIds, DeletedSegments),
+    Route("POST", "/v1/segments", segments.create, RegisterRequest, RegisterReply),
+    Route("GET", "/v1/segments", segments.list_, None, SegmentList),
+    Route("GET", "/v1/segments/{id}", segments.retrieve, None, SegmentObject),
+    Route("PATCH", "/v1/segments/{id}", segments.update, SegmentUpdate, SegmentObject),
+    Route("DELETE", "/v1/segments/{id}", segments.delete, None, DeletedSegment),
+    Route("GET", "/v1/cache/stats", health.cache_stats, None, CacheStats),
+    Route("GET", "/health/live", health.live),
+    Route("GET", "/health/ready", health.ready),
+    Route("GET", "/metrics", health.metrics),
+)

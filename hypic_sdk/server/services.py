@@ -1,0 +1,80 @@
+"""A service for each tenant over one model and one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self, final
+
+from hypic_sdk.prompt.catalog import CatalogLimits, MemoryCatalog, SegmentCatalog
+from hypic_sdk.prompt.chat_template import ChatTemplate
+from hypic_sdk.prompt.tokenizer import PromptTokenizer
+from hypic_sdk.service import ModelFacts, Service, WorkerPort
+
+OpenCatalog = Callable[[str], SegmentCatalog]
+
+
+@final
+class ServiceFactory:
+    """What `create_app` calls for each namespace.  Tenants share nothing but the worker."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: PromptTokenizer,
+        template: ChatTemplate | None,
+        worker: WorkerPort,
+        model_name: str,
+        facts: ModelFacts | None = None,
+        open_catalog: OpenCatalog | None = None,
+    ) -> None:
+        """`open_catalog`: the registry of a namespace; none: one in memory, gone with the process.
+        """  # fmt: skip
+        self._tokenizer = tokenizer
+        self._template = template
+        self._worker = worker
+        self._model_name = model_name
+        self._facts = facts
+        self._open_catalog = open_catalog or self._in_memory
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: Path,
+        worker: WorkerPort,
+        *,
+        model_name: str,
+        facts: ModelFacts | None = None,
+        open_catalog: OpenCatalog | None = None,
+    ) -> Self:
+        """With the tokenizer and chat template of a model folder.
+
+        Raises:
+            ModelFileError: one of them can not be read.
+        """
+        tokenizer = PromptTokenizer.from_folder(folder)
+        return cls(
+            tokenizer=tokenizer,
+            template=ChatTemplate.from_folder(folder, tokenizer),
+            worker=worker,
+            model_name=model_name,
+            facts=facts,
+            open_catalog=open_catalog,
+        )
+
+    def __call__(self, namespace: str) -> Service:
+        """The service of a namespace, made anew."""
+        return Service(
+            tokenizer=self._tokenizer,
+            template=self._template,
+            catalog=self._open_catalog(namespace),
+            worker=self._worker,
+            model_name=self._model_name,
+            facts=self._facts,
+            namespace=namespace,
+        )
+
+    def _in_memory(self, namespace: str) -> SegmentCatalog:
+        del namespace  # each has a catalog of its own anyway
+        tokenizer = self._tokenizer
+        return MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint, limits=CatalogLimits())

@@ -1,0 +1,103 @@
+"""What handlers share: one site, and a desk for each tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+from aiohttp import web
+
+from hypic_sdk.errors import CapacityError, QueueFull
+from hypic_sdk.server.drain import Drain
+from hypic_sdk.server.settings import ServerSettings
+from hypic_sdk.server.tenants import Tenant, Tenants
+from hypic_sdk.server.warm_board import WarmBoard
+from hypic_sdk.server.work_pool import WorkPool
+from hypic_sdk.server.worker_status import WorkerStatus
+from hypic_sdk.service import Service
+from hypic_sdk.telemetry import Telemetry
+
+
+@final
+class Desk:
+    """One tenant's service, warm jobs and quota."""
+
+    def __init__(self, service: Service, settings: ServerSettings) -> None:
+        self.service = service
+        self.jobs = WarmBoard(max_running=settings.max_warm_jobs, keep_s=settings.keep_jobs_s)
+        self._max_in_flight = settings.max_in_flight
+        self._num_in_flight = 0
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Have one more request under way inside of the block.
+
+        Raises:
+            QueueFull: the tenant has as many as it may have.
+        """
+        if self._num_in_flight >= self._max_in_flight:
+            raise QueueFull(
+                f"{self._num_in_flight} requests are in flight, no more may be",
+                limit=self._max_in_flight,
+            )
+        self._num_in_flight += 1
+        try:
+            yield
+        finally:
+            self._num_in_flight -= 1
+
+
+@dataclass(slots=True)
+class Site:
+    """Everything of one application; made when it starts, on its loop."""
+
+    open_service: Callable[[str], Service]
+    worker: WorkerStatus
+    settings: ServerSettings
+    tenants: Tenants
+    telemetry: Telemetry
+    drain: Drain
+    prepare: WorkPool
+    waiting: WorkPool
+    desks: dict[str, asyncio.Task[Desk]]
+
+    async def desk(self, tenant: Tenant) -> Desk:
+        """The tenant's desk, set up at its first call."""
+        task = self.desks.get(tenant.namespace)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.ensure_future(self._open(tenant))
+            self.desks[tenant.namespace] = task
+        # a caller that goes away must not take the desk from the others that wait for it
+        return await asyncio.shield(task)
+
+    async def _open(self, tenant: Tenant) -> Desk:
+        service = await self.waiting.run(self.open_service, tenant.namespace)
+        return Desk(service, self.settings)
+
+    def check_ready(self) -> None:
+        """Raises CapacityError: the engine is not there yet, or is being started again."""
+        if not self.worker.is_ready():
+            raise CapacityError("the engine is starting")
+
+
+SITE = web.AppKey("hypic_site", Site)
+REQUEST_ID = web.RequestKey("hypic_request_id", str)
+TENANT = web.RequestKey("hypic_tenant", Tenant)
+
+
+def site_of(request: web.Request) -> Site:
+    """The site of a call."""
+    return request.app[SITE]
+
+
+def request_id_of(request: web.Request) -> str:
+    """The id of a call, by which logs know it."""
+    return request[REQUEST_ID]
+
+
+async def desk_of(request: web.Request) -> Desk:
+    """The desk of the call's tenant."""
+    return await site_of(request).desk(request[TENANT])

@@ -1,0 +1,94 @@
+"""Counters and histograms under names with units (`hypic_ttft_seconds`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_TTFT_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_TOKEN_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_POOLS = ("state_rows", "transition_rows", "kv_slots")
+_STATES = ("free", "reserved", "filling", "idle", "pinned")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """Tokens of one request by what they cost; cached = chain + segment."""
+
+    chain: int  # covered by a chain entry
+    segment: int  # interiors that were hits
+    seam: int  # recomputed in place
+    live: int  # went through the model, seams included
+    cold: int  # of segments computed by this request
+
+
+@final
+class Telemetry:
+    """The numbers of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        self._registry = registry
+        self.requests = Counter(
+            "hypic_requests", "Calls that were answered.", ("route", "status"), registry=registry
+        )
+        self.errors = Counter(
+            "hypic_errors", "Calls that failed, by error code.", ("code",), registry=registry
+        )
+        self.in_flight = Gauge(
+            "hypic_requests_in_flight", "Generations under way.", registry=registry
+        )
+        self.request_seconds = Histogram(
+            "hypic_request_seconds", "Whole calls.", ("route",), registry=registry
+        )
+        self.ttft = Histogram(
+            "hypic_ttft_seconds", "Arrival to first token.", buckets=_TTFT_BUCKETS,
+            registry=registry,
+        )  # fmt: skip
+        self.inter_token = Histogram(
+            "hypic_inter_token_seconds", "Between two deltas.", buckets=_TOKEN_BUCKETS,
+            registry=registry,
+        )  # fmt: skip
+        self._prompt_tokens = Counter(
+            "hypic_prompt_tokens", "Prompt tokens by what they cost.", ("kind",), registry=registry
+        )
+        self._cached_tokens = Counter(
+            "hypic_cached_tokens", "Prompt tokens that were not computed.", registry=registry
+        )
+        self._generated_tokens = Counter(
+            "hypic_generated_tokens", "Tokens of replies.", registry=registry
+        )
+        self._pool_bytes = Gauge(
+            "hypic_pool_bytes", "Bytes of the store.", ("pool", "state"), registry=registry
+        )
+        self._entries = Gauge(
+            "hypic_entries", "Entries of the store.", ("kind",), registry=registry
+        )
+        self._evictions = Gauge(
+            "hypic_evicted_entries", "Entries dropped for room since the start.", registry=registry
+        )
+
+    def note_reply(self, prompt: PromptTokens | None, generated_tokens: int) -> None:
+        """Count the tokens of a request that is over; `prompt` is none if it never got so far."""
+        self._generated_tokens.inc(generated_tokens)
+        if prompt is None:
+            return
+        self._cached_tokens.inc(prompt.chain + prompt.segment)
+        for kind in ("chain", "segment", "seam", "live", "cold"):
+            self._prompt_tokens.labels(kind).inc(getattr(prompt, kind))
+
+    def note_usage(self, usage: Mapping[str, Any]) -> None:
+        """Take over the books of the worker's store (`asdict` of its `Usage`)."""
+        for pool in _POOLS:
+            for state in _STATES:
+                self._pool_bytes.labels(pool, state).set(usage[pool][state])
+        for kind in ("segments", "chains", "filling", "leases"):
+            self._entries.labels(kind).set(usage[f"num_{kind}"])
+        self._evictions.set(usage["num_evicted"])
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,33 @@
+"""`GET /v1/cache/stats`: where the memory of the pools is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hypic_sdk.wire.parse import ReplyModel
+
+
+class PoolBytes(ReplyModel):
+    """Bytes of one slab by state; every byte is in exactly one."""
+
+    free: int
+    reserved: int  # promised to a request, not taken yet
+    filling: int  # an entry that is being written
+    idle: int  # held by entries that nobody uses now: may be evicted
+    pinned: int  # in use
+
+
+class CacheStats(ReplyModel):
+    """The books of the worker's store."""
+
+    object: Literal["cache.stats"] = "cache.stats"
+    budget_bytes: int
+    unused_bytes: int  # of the budget, what no slab could use
+    state_rows: PoolBytes
+    transition_rows: PoolBytes
+    kv_slots: PoolBytes
+    num_segments: int
+    num_chains: int
+    num_filling: int
+    num_leases: int
+    num_evicted: int  # entries dropped for room since the start

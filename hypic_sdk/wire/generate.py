@@ -1,0 +1,63 @@
+"""`POST /generate`, as the reference implementation has it: one text, a separator between parts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hypic_sdk.wire import limits
+from hypic_sdk.wire.options import StopText
+from hypic_sdk.wire.parse import ReplyModel, WireModel
+from hypic_sdk.wire.parts import FullText
+
+SEPARATOR = "<<PIC_SEP>>"
+"""Only in this endpoint's `text` is it read as a border."""
+
+
+class GenerateSampling(WireModel):
+    """Sampling by SGLang's names.  Left out, `temperature` is 0 (there it is 1)."""
+
+    max_new_tokens: int = Field(default=128, ge=0, le=limits.MAX_TOKENS)
+    temperature: float = Field(default=0.0, ge=0.0, le=100.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=-1, ge=-1, le=limits.MAX_TOKENS)
+    stop: StopText | Annotated[list[StopText], Field(max_length=limits.MAX_STOPS)] | None = None
+    stop_token_ids: list[int] | None = Field(default=None, max_length=limits.MAX_STOP_TOKEN_IDS)
+    ignore_eos: bool = False
+    sampling_seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+
+
+class GenerateRequest(WireModel):
+    """One text: documents and, behind the last separator, the question.
+
+    A text without a separator is answered, and kept as a segment besides.
+    """
+
+    text: FullText
+    sampling_params: GenerateSampling = GenerateSampling()
+    stream: bool = False
+
+    @property
+    def texts(self) -> list[str]:
+        """The parts; empty ones fall away."""
+        return [part for part in self.text.split(SEPARATOR) if part]
+
+
+class MetaInfo(ReplyModel):
+    """Counts of one request, and our cache report beside them."""
+
+    id: str
+    finish_reason: dict[str, Any] | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    hypic: dict[str, Any] | None = None
+
+
+class GenerateReply(ReplyModel):
+    """The text so far (a chunk holds all of it again), its ids, the counts."""
+
+    text: str
+    output_ids: list[int]
+    meta_info: MetaInfo
