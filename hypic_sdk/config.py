@@ -233,3 +233,8 @@ def cache_folder() -> Path:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "hypic"
+
+
+def keep_tokenizers_serial() -> None:
+    """Make `tokenizers` use one thread, in a process that is one of many side by side."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -30,8 +30,7 @@ class Telemetry:
     """The numbers of one server, in a registry of its own."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        self._registry = registry
+        registry = self._registry = CollectorRegistry()
         self.requests = Counter(
             "hypic_requests", "Calls that were answered.", ("route", "status"), registry=registry
         )

@@ -135,6 +135,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise the last axis of x."""
         normed = F.rms_norm(x.float(), (x.shape[-1],), 1.0 + self.weight.float(), self.eps)
         return normed.to(compute_dtype(x))
 
@@ -148,6 +149,7 @@ class GatedNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Normalise the last axis of x, then gate; fp32."""
         normed = F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps)
         return normed * F.silu(gate.float())
 
@@ -277,6 +279,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., hidden] to [..., hidden]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing as mp
-import os
 import queue
 import random
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hypic_sdk.config import keep_tokenizers_serial
 from hypic_sdk.demo.naming import Lexicon
 from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack_stream
 from hypic_sdk.demo.worlds import Example, Question, WorldSpec, make_example
@@ -93,7 +93,7 @@ def _work(
     folder: str, plan: Sequence[Stage], lexicon: Lexicon, seed: int, current: Any, out: Any
 ) -> None:
     """Fill the queue with batches of the current stage, until ended."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    keep_tokenizers_serial()
     encoder = PromptEncoder(PieceTokenizer(Path(folder)))
     number = current.value
     rng = random.Random(seed + 1)

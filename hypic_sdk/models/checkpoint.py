@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Piece(NamedTuple):
+    """Rows of a tensor that lie together in the parameter as well."""
+
+    source: int  # first row in the tensor
+    target: int  # first row in the parameter
+    num_rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
     """A checkpoint tensor of `shape` fills a parameter from row `row` on.
 
-    Several tensors may fill one parameter (projections of the same rows lie in one weight).
+    Several tensors may fill one parameter (projections of the same rows lie in one weight), and the
+    rows of one tensor may lie elsewhere in the parameter than one after the other.
     """
 
     parameter: str  # dotted name in the module
     shape: tuple[int, ...]  # in the checkpoint; axes of size 1 may be missing in the parameter
     row: int = 0
+    expert: int | None = None  # the parameter holds one such weight for every expert
+    scattered: tuple[Piece, ...] = ()  # instead of `row`
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Where every row of the tensor goes."""
+        return self.scattered or (Piece(0, self.row, self.shape[0]),)
 
 
 @dataclass(frozen=True, slots=True)

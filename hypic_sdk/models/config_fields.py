@@ -92,6 +92,17 @@ class FieldReader:
             return None
         return tuple(value)
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of whole numbers that are not negative; empty if absent or null."""
+        value = self._take(name, None)
+        items = [] if value is None else value
+        if not isinstance(items, list) or any(
+            isinstance(i, bool) or not isinstance(i, int) or not 0 <= i <= MAX_SIZE for i in items
+        ):
+            self.refuse(name, f"must be a list of whole numbers, got {_short(value)}")
+            return ()
+        return tuple(items)
+
     def token_ids(self, name: str) -> tuple[int, ...]:
         """One token id, a list of them, or null."""
         value = self._take(name, None)

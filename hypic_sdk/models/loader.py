@@ -26,6 +26,9 @@ MODEL_TYPES: Mapping[str, ModuleType] = MappingProxyType(
     {
         "qwen3_5": qwen3_5,
         "qwen3_5_text": qwen3_5,
+        "qwen3_5_moe": qwen3_5,
+        "qwen3_5_moe_text": qwen3_5,
+        "qwen3_next": qwen3_5,
     }
 )
 """`model_type` of a config.json to the module that builds it."""
@@ -95,9 +98,9 @@ def load_model(
     hashed = (files.config, *files.shards)
     with FilesHash(hashed, DigestCache.open(digest_cache)) as hashes:
         loaded = load_config(folder)
-        plan = loaded.module.checkpoint_plan(loaded.config)
         with open_shards(files.shards) as tensors:
             _check_index(files, tensors.keys())
+            plan = loaded.module.checkpoint_plan(loaded.config, tensors.keys())
             found = match(tensors, plan, folder)
             with torch.device(device):
                 model = loaded.module.Model(loaded.config, dtype or loaded.dtype)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from hypic_sdk.errors import ModelFileError
-from hypic_sdk.models.checkpoint import CheckpointPlan
+from hypic_sdk.models.checkpoint import CheckpointPlan, TensorPlace
 
 logger = logging.getLogger(__name__)
 
@@ -167,25 +167,35 @@ def fill(
     for name in sorted(found, key=lambda item: item in plan.tied):
         stored = found[name]
         place = plan.places[plan.tied.get(name, name)]
-        rows = slice(place.row, place.row + place.shape[0])
-        target = parameters[place.parameter].data[rows]
-        tensor = _read(stored, folder).reshape(target.shape)
+        moves = list(_moves(_read(stored, folder), parameters[place.parameter].data, place))
         if name in plan.tied:
-            if not torch.equal(tensor.to(target), target):
+            if not all(torch.equal(tensor.to(target), target) for tensor, target in moves):
                 wrong.untied.append(f"{stored.name} differs from {plan.tied[name]}")
         else:
-            _copy(tensor, target, stored.name, wrong)
+            _copy(moves, stored.name, wrong)
         done_bytes += stored.num_bytes
         if on_progress is not None:
             on_progress(LoadProgress(done_bytes, total_bytes, stored.name))
     wrong.raise_if_any(folder)
 
 
-def _copy(tensor: torch.Tensor, target: torch.Tensor, name: str, wrong: _Mismatch) -> None:
-    target.copy_(tensor)
-    if not _all_finite(target):
-        fits = not _all_finite(tensor)
-        wrong.not_finite.append(name if fits else f"{name} (too large for {target.dtype})")
+def _moves(
+    tensor: torch.Tensor, parameter: torch.Tensor, place: TensorPlace
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Rows of a tensor, each block with the rows of the parameter that it fills."""
+    whole = parameter if place.expert is None else parameter[place.expert]
+    for piece in place.pieces:
+        target = whole[piece.target : piece.target + piece.num_rows]
+        yield tensor[piece.source : piece.source + piece.num_rows].reshape(target.shape), target
+
+
+def _copy(moves: Sequence[tuple[torch.Tensor, torch.Tensor]], name: str, wrong: _Mismatch) -> None:
+    for tensor, target in moves:
+        target.copy_(tensor)
+    if not all(_all_finite(target) for _, target in moves):
+        fits = not all(_all_finite(tensor) for tensor, _ in moves)
+        dtype = moves[0][1].dtype
+        wrong.not_finite.append(name if fits else f"{name} (too large for {dtype})")
 
 
 def _all_finite(values: torch.Tensor) -> bool:

@@ -13,13 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from hypic_sdk.errors import ModelFileError, RequestError
 from hypic_sdk.prompt import tokenizer_file
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+_LONG_CHARS = 8192
 _FINGERPRINT_TAG = b"hypic.tokenizer.v1\0"
 
 
@@ -98,7 +99,7 @@ class PromptTokenizer:
     def encode_template(self, text: str) -> TokenizedTemplate:
         """Tokenise template text; added tokens are parsed."""
         check_text(text, "the rendered template")
-        encoding = self._template.encode(text, add_special_tokens=False)
+        encoding = _encoded(self._template, text)
         return TokenizedTemplate(tuple(encoding.ids), tuple(stop for _, stop in encoding.offsets))
 
     def encode_text(self, text: str) -> tuple[int, ...]:
@@ -109,7 +110,7 @@ class PromptTokenizer:
             ModelFileError: the vocabulary makes an added token out of plain text all the same.
         """
         check_text(text, "a text")
-        ids = self._caller.encode(text, add_special_tokens=False).ids
+        ids = _encoded(self._caller, text).ids
         if not self.control_ids.isdisjoint(ids):
             made = next(id_ for id_ in ids if id_ in self.control_ids)
             raise ModelFileError(
@@ -183,6 +184,18 @@ class PromptTokenizer:
                 tokenizer_size=self.vocab_size,
                 model_size=model_vocab_size,
             )
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> Encoding:
+    """One text, tokenised; other threads run meanwhile if it takes long.
+
+    `encode` holds the interpreter's lock for its whole time, 2 s for a million characters, and an
+    event loop in this process stands still; the call for batches lets go of it.
+    """
+    if len(text) < _LONG_CHARS:
+        return tokenizer.encode(text, add_special_tokens=False)
+    [encoding] = tokenizer.encode_batch([text], add_special_tokens=False)
+    return encoding
 
 
 def token_ids_of(packed: bytes) -> tuple[int, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.client.events import EventParser, ServerEvent
-import itertools
 
 STREAM = (
     ": a comment\n\n"

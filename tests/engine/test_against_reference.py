@@ -83,7 +83,7 @@ def interior_positions(parts: tuple[PromptPart, ...], head: int, tail: int) -> s
 
 
 def engine_for(family: str, reuse: ReuseConfig) -> Engine:
-    model = build_tiny(family, seed=1, dtype=torch.float64)
+    model = build_tiny(family, seed=1, dtype=torch.float64, layers="LAL")
     config = EngineConfig(
         device="cpu",
         dtype="float64",
@@ -138,7 +138,10 @@ def test_cold_then_warm_then_chained_agree_with_the_definition(
     prompt, seam = case
     reuse = ReuseConfig(seam=seam, min_segment_tokens=1)
     tokens, logprobs = assemble(
-        build_tiny(family, seed=1, dtype=torch.float64), prompt, reuse, num_tokens=NUM_TOKENS
+        build_tiny(family, seed=1, dtype=torch.float64, layers="LAL"),
+        prompt,
+        reuse,
+        num_tokens=NUM_TOKENS,
     )
     engine = engine_for(family, reuse)
     cold = answer(engine, prompt)  # every segment a miss
@@ -160,7 +163,7 @@ def test_every_mode_agrees_with_the_definition(
 ) -> None:
     prompt, seam = case
     reuse = ReuseConfig(mode=MODES[mode], seam=seam, min_segment_tokens=1)
-    model = build_tiny(family, seed=1, dtype=torch.float64)
+    model = build_tiny(family, seed=1, dtype=torch.float64, layers="LAL")
     tokens, logprobs = assemble(model, prompt, reuse, num_tokens=NUM_TOKENS)
     engine = engine_for(family, reuse)
     for _ in range(2):
@@ -181,7 +184,7 @@ def test_a_chain_cut_anywhere_continues_as_the_longer_prompt(
     last = prompt.parts[-1]
     longer = PromptPart(Role.TRAILING, (*last.token_ids, *reply, *more))
     turn = SegmentedPrompt((*prompt.parts[:-1], longer), prompt.borders)
-    model = build_tiny(family, seed=1, dtype=torch.float64)
+    model = build_tiny(family, seed=1, dtype=torch.float64, layers="LAL")
     tokens, logprobs = assemble(model, turn, reuse, num_tokens=NUM_TOKENS)
     events = answer(engine, turn, session_id="s")
     check(events, tokens, logprobs)
@@ -198,7 +201,7 @@ def test_mode_off_leaves_no_trace(family: str, case: tuple[SegmentedPrompt, Seam
     """Off reads no entry and writes none: it answers as full recompute, before and after."""
     prompt, seam = case
     engine = engine_for(family, ReuseConfig(seam=seam, min_segment_tokens=1))
-    model = build_tiny(family, seed=1, dtype=torch.float64)
+    model = build_tiny(family, seed=1, dtype=torch.float64, layers="LAL")
     full = ReuseConfig(mode=MODES["full_recompute"], seam=seam, min_segment_tokens=1)
     tokens, logprobs = assemble(model, prompt, full, num_tokens=NUM_TOKENS)
     empty = engine.usage()

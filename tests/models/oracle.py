@@ -1,4 +1,4 @@
-"""transformers as the oracle: tiny random Qwen3.5 checkpoints, saved by transformers itself."""
+"""transformers as the oracle: tiny random checkpoints, saved by transformers itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from transformers import (  # noqa: E402 - only after FLA is hidden
     Qwen3_5Config,
     Qwen3_5ForCausalLM,
     Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeForConditionalGeneration,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 # K != V, Hk < H, G < Q, nothing a power of two where it need not be
@@ -38,6 +44,14 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 512,
     "eos_token_id": 5,
 }
+EXPERTS: dict[str, Any] = {
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "shared_expert_intermediate_size": 28,
+}
+MOE_SIZES = {**{k: v for k, v in SIZES.items() if k != "intermediate_size"}, **EXPERTS}
+NEXT_SIZES = {**SIZES, **EXPERTS}
 VISION = {
     "depth": 1,
     "hidden_size": 16,
@@ -85,6 +99,38 @@ def image_text_model(seed: int = 0, **changes: Any) -> Qwen3_5ForConditionalGene
         tie_word_embeddings=text.tie_word_embeddings,
     )
     model = Qwen3_5ForConditionalGeneration(config)
+    randomise(model, seed)
+    return model.eval()
+
+
+def moe_model(seed: int = 0, **changes: Any) -> Qwen3_5MoeForCausalLM:
+    """Qwen3.5 MoE, text-only, in fp32; experts run one after the other."""
+    config = Qwen3_5MoeTextConfig(**{**MOE_SIZES, **changes})
+    config._experts_implementation = "eager"
+    model = Qwen3_5MoeForCausalLM(config)
+    randomise(model, seed)
+    return model.eval()
+
+
+def image_text_moe_model(seed: int = 0, **changes: Any) -> Qwen3_5MoeForConditionalGeneration:
+    """The same sizes in the image-text layout, with a vision tower."""
+    text = Qwen3_5MoeTextConfig(**{**MOE_SIZES, **changes})
+    config = Qwen3_5MoeConfig(
+        text_config=text.to_dict(),
+        vision_config=dict(VISION),
+        tie_word_embeddings=text.tie_word_embeddings,
+    )
+    config._experts_implementation = "eager"
+    model = Qwen3_5MoeForConditionalGeneration(config)
+    randomise(model, seed)
+    return model.eval()
+
+
+def next_model(seed: int = 0, **changes: Any) -> Qwen3NextForCausalLM:
+    """Qwen3-Next in fp32."""
+    config = Qwen3NextConfig(**{**NEXT_SIZES, **changes})
+    config._experts_implementation = "eager"
+    model = Qwen3NextForCausalLM(config)
     randomise(model, seed)
     return model.eval()
 

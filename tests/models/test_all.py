@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -15,20 +16,26 @@ from hypic_sdk.models.base import CausalLM
 from hypic_sdk.models.qwen3_5 import Config, Model
 from hypic_sdk.models.tiny_hybrid import build_tiny
 from tests.closeness import assert_close, relative_rms
-from tests.models.oracle import SIZES, randomise, token_ids
+from tests.models.oracle import MOE_SIZES, NEXT_SIZES, SIZES, randomise, token_ids
 from tests.plain_context import PlainContext
+
+QWEN_FIELDS: dict[str, dict[str, Any]] = {
+    "qwen3_5": {"model_type": "qwen3_5_text", **SIZES},
+    "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **MOE_SIZES},
+    "qwen3_next": {"model_type": "qwen3_next", **NEXT_SIZES, "mlp_only_layers": [1]},
+}
 
 
 @cache
-def tiny_qwen(dtype: torch.dtype) -> CausalLM:
-    config = Config.from_hf({"model_type": "qwen3_5_text", **SIZES})
+def tiny_qwen(name: str, dtype: torch.dtype) -> CausalLM:
+    config = Config.from_hf(QWEN_FIELDS[name])
     model = Model(config, torch.float64)
     randomise(model)
     return model.to(dtype).eval()
 
 
 MODELS: dict[str, Callable[[torch.dtype], CausalLM]] = {
-    "qwen3_5": tiny_qwen,
+    **{name: partial(tiny_qwen, name) for name in QWEN_FIELDS},
     **{
         f"{family} {layers}": cache(
             lambda dtype, family=family, layers=layers: build_tiny(

@@ -205,7 +205,7 @@ def test_a_damaged_header_is_refused_or_harmless(
 
 def test_unknown_model_types_are_refused_with_the_known_ones(untied: Path, tmp_path: Path) -> None:
     fields = json.loads((untied / "config.json").read_text())
-    for model_type in ("qwen3_5_moe", "llama", None, 3, ["qwen3_5"], "os", "../qwen3_5", "loader"):
+    for model_type in ("qwen3_moe", "llama", None, 3, ["qwen3_5"], "os", "../qwen3_5", "loader"):
         (tmp_path / "config.json").write_text(json.dumps({**fields, "model_type": model_type}))
         with pytest.raises(ModelFileError, match="is not one of qwen3_5, qwen3_5_text"):
             load_config(tmp_path)

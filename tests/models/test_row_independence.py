@@ -13,7 +13,7 @@ from hypic_sdk.families.registry import FAMILIES
 from hypic_sdk.models.base import CausalLM
 from hypic_sdk.models.qwen3_5 import Config, Model
 from hypic_sdk.models.tiny_hybrid import build_tiny
-from tests.models.oracle import SIZES, randomise
+from tests.models.oracle import EXPERTS, SIZES, randomise
 
 # wide enough that torch splits pointwise work over threads, and of odd numbers of heads
 WIDE = {
@@ -71,14 +71,25 @@ class RowContext:
         return query_LQE * scale
 
 
-def wide_qwen() -> CausalLM:
-    model = Model(Config.from_hf({"model_type": "qwen3_5_text", **WIDE}), torch.float32)
+WIDE_EXPERTS = {
+    **EXPERTS,
+    "num_experts": 13,
+    "moe_intermediate_size": 390,
+    "shared_expert_intermediate_size": 515,
+}
+
+
+def wide_qwen(model_type: str = "qwen3_5_text", **experts: int) -> CausalLM:
+    config = Config.from_hf({"model_type": model_type, **WIDE, **experts})
+    model = Model(config, torch.float32)
     randomise(model)
     return model.eval()
 
 
 MODELS = {
     "qwen3_5": wide_qwen,
+    "qwen3_5_moe": lambda: wide_qwen("qwen3_5_moe_text", **WIDE_EXPERTS),
+    "qwen3_next": lambda: wide_qwen("qwen3_next", **WIDE_EXPERTS),
     **{
         family: lambda family=family: build_tiny(
             family, num_heads=9, num_key_heads=3, width=330, inner=1030, vocab_size=331

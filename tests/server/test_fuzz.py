@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,8 +21,8 @@ from tests.server.served import call, serve_fake
 CHAT = "/v1/chat/completions"
 NASTY = (
     "<<PIC_SEP>>", "<tool_call>", "</think>", "<|im_end|>\n<|im_start|>system\n", "<s>", "\0",
-    "\ufeff", "\u202e", "🙂", "e\u0301", "{{ 7*7 }}", "{% raw %}", "../../etc", "  ", "\r\n", "\n\n",
-    "seg_" + "a" * 32, "a" * 300,
+    "\ufeff", "\u202e", "🙂", "e\u0301", "{{ 7*7 }}", "{% raw %}", "../../etc", "  ", "\r\n",
+    "\n\n", "seg_" + "a" * 32, "a" * 300,
 )  # fmt: skip
 texts = st.lists(st.sampled_from(NASTY) | st.text(max_size=8), max_size=4).map("".join)
 values = st.recursive(
@@ -118,8 +120,25 @@ def test_long_and_many(url):
     answer = call(url, "POST", CHAT, {"messages": [{"role": "user", "content": many}]})
     assert answer.status == 400
     assert answer.error["details"]["max_length"] == 4096
-    long = [{"role": "user", "content": "a town " * 1_500_000}]
-    check(call(url, "POST", CHAT, {"messages": long, "max_tokens": 1}))
+    long = [{"role": "user", "content": "x" * ((16 << 20) + 1)}]
+    answer = call(url, "POST", CHAT, {"messages": long, "max_tokens": 1})
+    assert answer.error["details"]["max_length"] == 16 << 20
+
+
+def test_a_long_text_does_not_stop_the_others(url):
+    """A second or more of tokenising goes on beside the event loop, not on it."""
+    body = {"prompt": "a town of Norwick, " * 20_000}
+    asking = threading.Thread(target=lambda: call(url, "POST", "/v1/tokenize", body))
+    started_s = time.monotonic()
+    asking.start()
+    waits_s = []
+    while asking.is_alive():
+        before_s = time.monotonic()
+        assert call(url, "GET", "/health/live").status == 200
+        waits_s.append(time.monotonic() - before_s)
+    # the list of ids is made under the lock, which takes some tenths of a second
+    assert time.monotonic() - started_s > 4 * max(waits_s)
+    assert len(waits_s) > 10
 
 
 def test_lone_surrogates(url):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 
@@ -11,7 +12,6 @@ from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 from tests.prompt import tiny
 from tests.server.pushing_worker import PushingWorker
 from tests.server.served import Answer, call, serve_fake
-import itertools
 
 FIRST, SECOND = "Norwick lies on the Ash. ", "Ada lives there. "
 

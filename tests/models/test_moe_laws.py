@@ -1,0 +1,228 @@
+"""Exactness laws 1, 2, 3, 4, 5 and 6 of design 3.7 for models with routed experts.
+
+Against one plain forward in fp64, where rounding flips no expert; between runs of the engine in
+fp32 and bit for bit, where a tie is broken the same way each time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hypic_sdk.config import SeamRule
+from hypic_sdk.engine.engine import Engine
+from hypic_sdk.models.base import CausalLM
+from hypic_sdk.models.qwen3_5 import Config, Model
+from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt
+from hypic_sdk.transport.messages import SegmentStatus, TokenEvent, WarmRequest
+from tests.closeness import assert_close
+from tests.engine.harness import (
+    answer,
+    drain,
+    engine_of,
+    events_of,
+    logprobs,
+    report_of,
+    request_of,
+    token_ids,
+    warm,
+)
+from tests.engine.prompts import inner, prompt_of, prompts, tokens
+from tests.models.oracle import MOE_SIZES, NEXT_SIZES, randomise
+from tests.plain_context import PlainContext
+
+REL_RMS = 1e-10  # design 3.7: between our own paths in fp64
+MANY_TOKENS = 4096
+
+FIELDS = {
+    "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **MOE_SIZES},
+    "qwen3_next": {"model_type": "qwen3_next", **NEXT_SIZES, "mlp_only_layers": [1]},
+}
+# attention before the last linear layer, or what it does in a cold pass would reach no entry
+MIXERS = ["linear_attention", "full_attention", "linear_attention"]
+FEW = settings(
+    max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+models = pytest.mark.parametrize("name", FIELDS)
+
+
+@cache
+def model_of(name: str, dtype: torch.dtype) -> CausalLM:
+    config = Config.from_hf(
+        {
+            **FIELDS[name],
+            "num_hidden_layers": 3,
+            "layer_types": MIXERS,
+            "max_position_embeddings": MANY_TOKENS,
+        }
+    )
+    model = Model(config, torch.float64)
+    randomise(model)
+    return model.to(dtype).eval()
+
+
+def moe_engine(name: str, dtype: torch.dtype = torch.float32, **settings_: object) -> Engine:
+    stored = "float64" if dtype is torch.float64 else "float16"
+    return engine_of(dtype=dtype, transition_dtype=stored, model=model_of(name, dtype), **settings_)
+
+
+def check_full_recompute(name: str, prompt: SegmentedPrompt, events: list[TokenEvent]) -> None:
+    """The reply's log-probabilities are those of one plain causal forward over the token list."""
+    model, plain = model_of(name, torch.float64), PlainContext()
+    rows = [plain.logits(model, prompt.token_ids)[-1]]
+    rows += [plain.logits(model, [token])[-1] for token in token_ids(events)[:-1]]
+    want = torch.stack(rows).log_softmax(-1)
+    assert_close("logprobs", logprobs(events), want, rel_rms=REL_RMS)
+
+
+@models
+@FEW
+@given(prompt=prompts())
+def test_law_1_every_token_live_equals_full_recompute(name, prompt):
+    events = answer(moe_engine(name, torch.float64), prompt, reuse=False)
+    check_full_recompute(name, prompt, events)
+
+
+@models
+@FEW
+@given(
+    length=st.integers(1, 150),
+    trailing=st.integers(1, 100),
+    seed=st.integers(0, 99),
+    seam=st.builds(SeamRule, st.integers(0, 9), st.integers(0, 9)),
+)
+def test_law_2_a_segment_at_position_0_equals_full_recompute(name, length, trailing, seed, seam):
+    prompt = prompt_of(inner(tokens(seed, length)), tokens(seed + 1, trailing))
+    engine = moe_engine(name, torch.float64, seam=seam)
+    for _ in ("cold", "warm"):
+        events = answer(engine, prompt)
+        check_full_recompute(name, prompt, events)
+        assert report_of(events).exact
+
+
+@models
+@FEW
+@given(prompt=prompts(), more=st.integers(1, 90))
+def test_law_6_continuing_equals_the_longer_forward(name, prompt, more):
+    engine = moe_engine(name, torch.float64)
+    reply = token_ids(answer(engine, prompt, session_id="s"))
+    last = prompt.parts[-1].token_ids + tuple(reply) + tokens(7, more)
+    turn = SegmentedPrompt((*prompt.parts[:-1], PromptPart(Role.TRAILING, last)), prompt.borders)
+    continued = answer(engine, turn, session_id="s")
+    assert report_of(continued).chain_tokens == prompt.num_tokens + len(reply) - 1
+    afresh = answer(moe_engine(name, torch.float64), turn)
+    assert_close("logprobs", logprobs(continued), logprobs(afresh), rel_rms=REL_RMS)
+
+
+def two_documents(seed: int = 0) -> tuple[SegmentedPrompt, list[PromptPart]]:
+    """A leading part, segments of one and of several chunks, one of them twice, a question."""
+    documents = [inner(tokens(seed + 1, 50)), inner(tokens(seed + 2, 150)), inner(tokens(3, 64))]
+    first, second, third = documents
+    glue = tokens(seed + 5, 3)
+    prompt = prompt_of(
+        tokens(seed + 4, 21), first, glue, second, third, first, tokens(seed + 6, 90)
+    )
+    return prompt, documents
+
+
+def crowd(engine: Engine, prompt: SegmentedPrompt) -> list[TokenEvent]:
+    """The prompt's answer from a batch that decodes, assembles and computes for others."""
+    for seed in (100, 200):
+        engine.submit(request_of(two_documents(seed)[0], max_tokens=9))
+    engine.warm(WarmRequest("crowd", tuple(inner(tokens(300 + i, 70)) for i in range(4))))
+    early = [event for _ in range(5) for event in engine.step()]
+    message = request_of(prompt)
+    engine.submit(message)
+    return events_of([*early, *drain(engine)], message.request_id)
+
+
+@models
+def test_law_4_warm_equals_cold_bit_for_bit(name):
+    prompt, documents = two_documents()
+    missing = answer(moe_engine(name), prompt)
+    assert {s.status for s in report_of(missing).segments} == {SegmentStatus.COLD}
+
+    warmed = moe_engine(name)
+    warm(warmed, *reversed(documents))
+    hit = answer(warmed, prompt)
+    assert {s.status for s in report_of(hit).segments} == {SegmentStatus.HIT}
+
+    mixed_engine = moe_engine(name)
+    warm(mixed_engine, documents[1])
+    mixed = answer(mixed_engine, prompt)
+    assert {s.status for s in report_of(mixed).segments} == {
+        SegmentStatus.HIT,
+        SegmentStatus.COLD,
+    }
+    runs = {
+        "hit": hit,
+        "mixed": mixed,
+        "again": answer(warmed, prompt),
+        "budgeted": answer(moe_engine(name, step_tokens=256), prompt),
+        "crowded": crowd(moe_engine(name), prompt),
+    }
+    for run, events in runs.items():
+        assert torch.equal(logprobs(events), logprobs(missing)), run
+        assert token_ids(events) == token_ids(missing)
+
+
+@models
+@FEW
+@given(prompt=prompts(), data=st.data())
+def test_law_4_on_random_prompts(name, prompt, data):
+    """Any subset warmed, any step budget."""
+    cold = answer(moe_engine(name), prompt)
+    segments = [part for part in prompt.parts if part.role is Role.INNER]
+    engine = moe_engine(name, step_tokens=data.draw(st.sampled_from([64, 128, 512])))
+    if segments:
+        warm(engine, *data.draw(st.lists(st.sampled_from(segments), max_size=3)))
+    assert torch.equal(logprobs(answer(engine, prompt)), logprobs(cold))
+
+
+@models
+def test_laws_1_and_4_live_runs_are_the_same_bits_in_any_company(name):
+    """Without reuse: alone, and in a batch with requests that compute segments."""
+    prompt, _ = two_documents()
+    alone = answer(moe_engine(name), prompt, reuse=False)
+    engine = moe_engine(name, step_tokens=128)
+    engine.submit(request_of(two_documents(100)[0], max_tokens=9))
+    early = [event for _ in range(4) for event in engine.step()]
+    message = request_of(prompt, reuse=False)
+    engine.submit(message)
+    events = events_of([*early, *drain(engine)], message.request_id)
+    assert torch.equal(logprobs(events), logprobs(alone))
+
+
+def entry_tensors(engine: Engine, part: PromptPart) -> list[torch.Tensor]:
+    """All that is kept of a segment, out of the slabs (no public way to them, on purpose)."""
+    store = engine._store
+    (entry,) = (
+        resident.entry
+        for resident in store._memory.segments.held.values()
+        if resident.entry.key.segment_id == part.segment_id
+    )
+    slabs = store.slabs
+    return [
+        slabs.states[entry.state_slot],
+        slabs.conv_tails[entry.state_slot],
+        slabs.transitions[entry.transition_slot],
+        slabs.keys[:, entry.kv_slots],
+        slabs.values[:, entry.kv_slots],
+    ]
+
+
+@models
+def test_law_5_an_entry_is_the_same_bytes_however_it_was_made(name):
+    prompt, documents = two_documents()
+    alone, together, asked = moe_engine(name), moe_engine(name, step_tokens=256), moe_engine(name)
+    warm(alone, documents[1])
+    warm(together, *documents)
+    answer(asked, prompt)
+    want = entry_tensors(alone, documents[1])
+    for engine in (together, asked):
+        got = entry_tensors(engine, documents[1])
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))

@@ -1,0 +1,227 @@
+"""The demo model behind real sockets: `openai`, both clients, many callers, callers that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from hypic_sdk import AsyncHypic, Hypic, segment_id
+from hypic_sdk.config import MODES, EngineConfig, ReuseConfig
+from hypic_sdk.demo.library import DOCUMENTS, SYSTEM
+from hypic_sdk.errors import RequestTimeout
+from hypic_sdk.offline import DEMO_NAME
+from tests.server.demo_server import DemoServer, demo_server
+from tests.server.served import call
+
+QUESTION = "How many kilograms does the Fenwold clock weigh?"
+ASK = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
+TEXTS = (DOCUMENTS["lantern"], DOCUMENTS["clock"])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[DemoServer]:
+    with demo_server() as server:
+        yield server
+        server.worker.call(lambda engine: engine.check())
+        assert server.in_use_bytes == 0
+
+
+@pytest.fixture(scope="module")
+def client(server: DemoServer) -> Iterator[Hypic]:
+    with Hypic(server.url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def gpt(server: DemoServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none is needed") as gpt:
+        yield gpt
+
+
+class TestOurClient:
+    def test_documents_in_another_order_are_hits_and_the_answer_stays(self, client):
+        made = client.segments.create_many(TEXTS, warm="wait")
+        for documents in (made, made[::-1]):
+            explained = client.prompts.explain(messages=ASK, documents=documents)
+            reply = client.chat.completions.create(messages=ASK, documents=documents, max_tokens=16)
+            assert "38" in reply.choices[0].message.content
+            assert [one.status for one in reply.cache.segments] == ["hit", "hit"]
+            # a chain may cover more than the interiors
+            assert 0 < explained.cached_tokens <= reply.cache.cached_tokens
+            assert explained.prompt_tokens == reply.usage.prompt_tokens
+        whole = client.chat.completions.create(
+            messages=ASK, documents=made, max_tokens=16, hypic={"mode": "off"}
+        )
+        assert whole.cache.cached_tokens == 0
+
+    def test_a_stream_says_what_a_whole_reply_says(self, client):
+        whole = client.chat.completions.create(messages=ASK, documents=TEXTS, max_tokens=16)
+        with client.chat.completions.stream(messages=ASK, documents=TEXTS, max_tokens=16) as stream:
+            assert stream.get_final_completion().choices == whole.choices
+
+
+class TestOpenai:
+    def body(self, **fields: object) -> dict[str, object]:
+        return {"model": DEMO_NAME, "messages": ASK, "max_tokens": 16, "temperature": 0, **fields}
+
+    def test_a_chat_with_segment_parts(self, gpt):
+        content = [{"type": "segment", "text": text} for text in TEXTS]
+        content.append({"type": "text", "text": "\n\n" + QUESTION})
+        messages = [ASK[0], {"role": "user", "content": content}]
+        first = gpt.chat.completions.create(**self.body(messages=messages))
+        second = gpt.chat.completions.create(**self.body(messages=messages))
+        assert first.choices[0].message.content == second.choices[0].message.content
+        report = second.model_extra["hypic"]
+        assert {one["status"] for one in report["segments"]} <= {"hit", "prefix"}
+        assert second.usage.prompt_tokens_details.cached_tokens == report["cached_tokens"] > 0
+
+    def test_documents_by_extra_body_and_a_stream_with_usage(self, gpt):
+        chunks = list(
+            gpt.chat.completions.create(
+                **self.body(stream=True, stream_options={"include_usage": True}),
+                extra_body={"documents": [{"text": text} for text in TEXTS]},
+            )
+        )
+        said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+        assert "38" in "".join(said)
+        assert chunks[-1].choices == []
+        assert isinstance(chunks[-1].usage.prompt_tokens_details.cached_tokens, int)
+
+    def test_its_own_stream_helper(self, gpt):
+        with gpt.chat.completions.stream(**self.body()) as stream:
+            for event in stream:
+                assert event.type
+            final = stream.get_final_completion()
+        assert final.choices[0].finish_reason == "stop"
+
+    def test_completions_models_and_log_probabilities(self, gpt):
+        reply = gpt.completions.create(model=DEMO_NAME, prompt="The town", max_tokens=3)
+        assert reply.usage.completion_tokens == 3
+        assert [model.id for model in gpt.models.list()] == [DEMO_NAME]
+        told = gpt.chat.completions.create(**self.body(logprobs=True, top_logprobs=2))
+        assert all(len(one.top_logprobs) == 2 for one in told.choices[0].logprobs.content)
+
+    def test_errors_are_its_own_classes(self, gpt):
+        with pytest.raises(openai.NotFoundError) as caught:
+            gpt.chat.completions.create(**self.body(model="gpt-9"))
+        assert caught.value.code == "model_not_found"
+        assert caught.value.request_id.startswith("req_")
+        with pytest.raises(openai.BadRequestError) as refused:
+            gpt.chat.completions.create(**self.body(n=3))
+        assert refused.value.param == "n"
+
+    def test_on_an_event_loop(self, server):
+        async def run() -> str:
+            async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as gpt:
+                stream = await gpt.chat.completions.create(
+                    **self.body(stream=True),
+                    extra_body={"documents": [{"text": text} for text in TEXTS]},
+                )
+                return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+        assert "38" in asyncio.run(run())
+
+
+class TestManyAndLeaving:
+    def test_fifty_at_once_all_answered_alike(self, server):
+        async def run() -> list[str]:
+            async with AsyncHypic(server.url, max_retries=8) as client:
+                made = await client.segments.create_many(TEXTS)
+                orders = (made, made[::-1])
+                replies = await asyncio.gather(
+                    *(
+                        client.chat.completions.create(
+                            messages=ASK, documents=orders[number % 2], max_tokens=8
+                        )
+                        for number in range(50)
+                    )
+                )
+                return [reply.choices[0].message.content for reply in replies]
+
+        said = asyncio.run(run())
+        assert len(said) == 50
+        assert all("38" in one for one in said)
+        assert server.in_use_bytes == 0
+
+    def test_leaving_in_the_middle_of_a_cold_prefill_frees_the_engine(self, server):
+        long = " ".join(f"Note {number}: {TEXTS[number % 2]}" for number in range(12))
+
+        async def run() -> float:
+            async with AsyncHypic(server.url, timeout_s=0.3, max_retries=0) as client:
+                with pytest.raises(RequestTimeout):
+                    await client.chat.completions.create(
+                        messages=ASK, documents=[long, *TEXTS], max_tokens=64
+                    )
+            return time.monotonic()
+
+        left_s = asyncio.run(run())
+        while server.in_use_bytes or server.worker.call(lambda engine: engine.has_work):
+            assert time.monotonic() - left_s < 5.0, "the engine is still at it"
+            time.sleep(0.01)
+        # one step of the engine, on a machine that does other things as well
+        assert time.monotonic() - left_s < 1.5
+
+
+class TestReference:
+    """`POST /generate` as the reference's README calls it."""
+
+    README = ("The quick brown fox jumps over the dog. ", "A second short text of a few words.")
+
+    def ask(self, url: str, text: str) -> dict[str, object]:
+        body = {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
+        answer = call(url, "POST", "/generate", body)
+        assert answer.status == 200
+        return answer.json["meta_info"]
+
+    def three_calls(self, url: str, first: str, second: str) -> dict[str, object]:
+        self.ask(url, first)
+        self.ask(url, second)
+        return self.ask(url, f"{first}<<PIC_SEP>>{second}<<PIC_SEP>>{QUESTION}")
+
+    def test_long_documents_count_by_their_interiors(self):
+        with demo_server() as fresh:
+            meta = self.three_calls(fresh.url, *TEXTS)
+        tokens = [one["tokens"] for one in meta["hypic"]["segments"]]
+        assert min(tokens) >= 100
+        # the first stands at the beginning, where a chain may hold its seam as well
+        assert meta["cached_tokens"] == sum(tokens) - 2 * 8
+
+    def test_short_ones_are_not_kept_and_it_says_so(self, server):
+        meta = self.three_calls(server.url, *self.README)
+        assert meta["cached_tokens"] == 0
+        assert [one["miss_reason"] for one in meta["hypic"]["segments"]] == [
+            "below_min_tokens", "below_min_tokens",
+        ]  # fmt: skip
+
+    def test_unless_the_operator_wants_them_whole(self):
+        reuse = ReuseConfig(mode=MODES["transition_rope"], min_segment_tokens=1)
+        with demo_server(EngineConfig(reuse=reuse)) as fresh:
+            meta = self.three_calls(fresh.url, *self.README)
+        assert meta["cached_tokens"] == sum(one["tokens"] for one in meta["hypic"]["segments"])
+
+
+def test_ids_are_made_without_a_server(client):
+    assert client.segments.create(TEXTS[0]).id == segment_id(TEXTS[0])
+
+
+def test_counters_agree_with_replies(server, client):
+    def counted() -> float:
+        lines = call(server.url, "GET", "/metrics").text.splitlines()
+        [line] = [line for line in lines if line.startswith("hypic_cached_tokens_total")]
+        return float(line.split()[-1])
+
+    before = counted()
+    raw = call(
+        server.url,
+        "POST",
+        "/v1/chat/completions",
+        {"messages": ASK, "documents": [{"text": text} for text in TEXTS], "stream": True},
+    )
+    last = json.loads(raw.events[-2])
+    cached = last["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert counted() - before == cached == last["hypic"]["cached_tokens"]
