@@ -26,6 +26,30 @@ class PromptTokens:
 
 
 @final
+class _StoreGauges:
+    """Where the bytes of the store are."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._bytes = Gauge(
+            "hypic_pool_bytes", "Bytes of the store.", ("pool", "state"), registry=registry
+        )
+        self._entries = Gauge(
+            "hypic_entries", "Entries of the store.", ("kind",), registry=registry
+        )
+        self._evicted = Gauge(
+            "hypic_evicted_entries", "Entries dropped for room since the start.", registry=registry
+        )
+
+    def note(self, usage: Mapping[str, Any]) -> None:
+        for pool in _POOLS:
+            for state in _STATES:
+                self._bytes.labels(pool, state).set(usage[pool][state])
+        for kind in ("segments", "chains", "filling", "leases"):
+            self._entries.labels(kind).set(usage[f"num_{kind}"])
+        self._evicted.set(usage["num_evicted"])
+
+
+@final
 class Telemetry:
     """The numbers of one server, in a registry of its own."""
 
@@ -60,15 +84,7 @@ class Telemetry:
         self._generated_tokens = Counter(
             "hypic_generated_tokens", "Tokens of replies.", registry=registry
         )
-        self._pool_bytes = Gauge(
-            "hypic_pool_bytes", "Bytes of the store.", ("pool", "state"), registry=registry
-        )
-        self._entries = Gauge(
-            "hypic_entries", "Entries of the store.", ("kind",), registry=registry
-        )
-        self._evictions = Gauge(
-            "hypic_evicted_entries", "Entries dropped for room since the start.", registry=registry
-        )
+        self._store = _StoreGauges(registry)
 
     def note_reply(self, prompt: PromptTokens | None, generated_tokens: int) -> None:
         """Count the tokens of a request that is over; `prompt` is none if it never got so far."""
@@ -81,12 +97,7 @@ class Telemetry:
 
     def note_usage(self, usage: Mapping[str, Any]) -> None:
         """Take over the books of the worker's store (`asdict` of its `Usage`)."""
-        for pool in _POOLS:
-            for state in _STATES:
-                self._pool_bytes.labels(pool, state).set(usage[pool][state])
-        for kind in ("segments", "chains", "filling", "leases"):
-            self._entries.labels(kind).set(usage[f"num_{kind}"])
-        self._evictions.set(usage["num_evicted"])
+        self._store.note(usage)
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""

@@ -131,7 +131,7 @@ def _one(arm: Arm, num_documents: int, place: int, seed: int) -> Example | None:
 
 
 def mixed_examples(count: int, num_documents: int, document_tokens: int) -> list[Example]:
-    """A small mixture with several questions a prompt, for a look during training."""
+    """A small mixture with several questions a prompt."""
     out = []
     for seed in range(SEED, SEED + count):
         spec = WorldSpec(
@@ -275,13 +275,8 @@ def machine_line() -> str:
     """Name the machine, versions and commit."""
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU"
     where = Path(__file__).resolve().parent
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=where,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
     commit = found.stdout.strip() or "unknown"
     python = platform.python_version()
     return (

@@ -11,11 +11,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self, TypeVar, final
 
-from hypic_sdk.engine.ending import error_event
 from hypic_sdk.engine.engine import Engine
-from hypic_sdk.engine.scheduler import Event
-from hypic_sdk.errors import HypicError, RequestError, WorkerError, WorkerLost
-from hypic_sdk.transport.messages import EngineRequest, TokenEvent, WarmEvent, WarmRequest
+from hypic_sdk.errors import RequestError, WorkerError, WorkerLost
+from hypic_sdk.transport.events import Event, failed, is_last
+from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +54,6 @@ class EventStream:
 
     def __next__(self) -> Event:
         return self.get()
-
-
-def is_last(event: Event) -> bool:
-    """Whether no event of the same request follows."""
-    if isinstance(event, TokenEvent):
-        return event.finish_reason is not None
-    return event.done
 
 
 @final
@@ -116,7 +108,9 @@ class LocalWorker:
             # a bug of ours that only this request met
             logger.exception("a request was not taken request=%s", message.request_id)
             lost = WorkerError(f"the request was not taken: {error}")
-            self._deliver(_last_event(message.request_id, isinstance(message, WarmRequest), lost))
+            self._deliver(
+                failed(message.request_id, lost, is_warm=isinstance(message, WarmRequest))
+            )
 
     def cancel(self, request_id: str) -> None:
         """End a request; unknown and ended ones are ignored."""
@@ -249,12 +243,5 @@ class LocalWorker:
                 command()
         error = WorkerLost("the worker was closed")
         for request_id, (is_warm, listener) in listeners.items():
-            self._tell(listener, _last_event(request_id, is_warm, error))
+            self._tell(listener, failed(request_id, error, is_warm=is_warm))
         self._engine.abort(error)
-
-
-def _last_event(request_id: str, is_warm: bool, error: HypicError) -> Event:
-    if is_warm:
-        payload = {**error.to_payload(), "request_id": request_id}
-        return WarmEvent(request_id, error=payload, done=True)
-    return error_event(request_id, error)

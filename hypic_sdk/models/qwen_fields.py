@@ -75,8 +75,6 @@ def expert_layers(
     Args:
         every_layer: all layers have experts whose shares sum to 1; else fields say both.
     """
-    # of the loss in training
-    text.ignore("output_router_logits", "router_aux_loss_coef")
     if every_layer:
         text.fixed("decoder_sparse_step", 1)
         text.fixed("mlp_only_layers", [], None)

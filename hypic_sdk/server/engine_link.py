@@ -17,7 +17,6 @@ from typing import Any, final
 
 from hypic_sdk.errors import HypicError, RequestError, WorkerError, WorkerLost, from_payload
 from hypic_sdk.prompt.segment import PromptPart
-from hypic_sdk.service.worker_port import Event
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
 from hypic_sdk.transport.control import (
@@ -28,30 +27,12 @@ from hypic_sdk.transport.control import (
     EngineReady,
     Question,
 )
-from hypic_sdk.transport.messages import (
-    EngineRequest,
-    FinishReason,
-    TokenEvent,
-    WarmEvent,
-    WarmRequest,
-)
+from hypic_sdk.transport.events import Event, failed, is_last
+from hypic_sdk.transport.messages import EngineRequest, TokenEvent, WarmEvent, WarmRequest
 
 logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0  # a question is answered between two steps, each well under a second
-
-
-def is_last(event: Event) -> bool:
-    """Whether no event of the same request follows."""
-    return event.finish_reason is not None if isinstance(event, TokenEvent) else event.done
-
-
-def lost_event(message: EngineRequest | WarmRequest, error: HypicError) -> Event:
-    """The last event of a request whose worker is gone."""
-    payload = {**error.to_payload(), "request_id": message.request_id}
-    if isinstance(message, WarmRequest):
-        return WarmEvent(message.request_id, error=payload, done=True)
-    return TokenEvent(message.request_id, finish_reason=FinishReason.ERROR, error=payload)
 
 
 def events_until_last(events: queue.SimpleQueue[Event]) -> Iterator[Event]:
@@ -97,7 +78,10 @@ class EngineLink:
             requests, self._requests = self._requests, {}
             asked, self._asked = self._asked, {}
         for message, listener in requests.values():
-            self._tell(listener, lost_event(message, error))
+            self._tell(
+                listener,
+                failed(message.request_id, error, is_warm=isinstance(message, WarmRequest)),
+            )
         for future in asked.values():
             future.set_exception(error)
 
@@ -153,7 +137,8 @@ class EngineLink:
             if self._sent(message):
                 self._requests[message.request_id] = (message, listener)
                 return events_until_last(events)
-        listener(lost_event(message, WorkerLost("the engine is starting; try again")))
+        lost = WorkerLost("the engine is starting; try again")
+        listener(failed(message.request_id, lost, is_warm=isinstance(message, WarmRequest)))
         return events_until_last(events)
 
     def _sent(self, message: Message) -> bool:

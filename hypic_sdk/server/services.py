@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self, final
 
-from hypic_sdk.prompt.catalog import CatalogLimits, MemoryCatalog, SegmentCatalog
+from hypic_sdk.prompt.catalog import MemoryCatalog, SegmentCatalog
 from hypic_sdk.prompt.chat_template import ChatTemplate
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.service import ModelFacts, Service, WorkerPort
 
-OpenCatalog = Callable[[str], SegmentCatalog]
+OpenCatalog = Callable[[str, PromptTokenizer], SegmentCatalog]
 
 
 @final
@@ -35,7 +35,7 @@ class ServiceFactory:
         self._worker = worker
         self._model_name = model_name
         self._facts = facts
-        self._open_catalog = open_catalog or self._in_memory
+        self._open_catalog = open_catalog or _in_memory
 
     @classmethod
     def from_folder(
@@ -67,14 +67,14 @@ class ServiceFactory:
         return Service(
             tokenizer=self._tokenizer,
             template=self._template,
-            catalog=self._open_catalog(namespace),
+            catalog=self._open_catalog(namespace, self._tokenizer),
             worker=self._worker,
             model_name=self._model_name,
             facts=self._facts,
             namespace=namespace,
         )
 
-    def _in_memory(self, namespace: str) -> SegmentCatalog:
-        del namespace  # each has a catalog of its own anyway
-        tokenizer = self._tokenizer
-        return MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint, limits=CatalogLimits())
+
+def _in_memory(namespace: str, tokenizer: PromptTokenizer) -> SegmentCatalog:
+    del namespace  # each has a catalog of its own anyway
+    return MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint)

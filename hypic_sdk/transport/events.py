@@ -1,0 +1,21 @@
+"""Which event of a request is the last, and what it is when the worker fails."""
+
+from __future__ import annotations
+
+from hypic_sdk.errors import HypicError
+from hypic_sdk.transport.messages import FinishReason, TokenEvent, WarmEvent
+
+Event = TokenEvent | WarmEvent
+
+
+def is_last(event: Event) -> bool:
+    """Whether no event of the same request follows."""
+    return event.finish_reason is not None if isinstance(event, TokenEvent) else event.done
+
+
+def failed(request_id: str, error: HypicError, *, is_warm: bool) -> Event:
+    """The last event of a request that its worker could not finish."""
+    payload = {**error.to_payload(), "request_id": request_id}
+    if is_warm:
+        return WarmEvent(request_id, error=payload, done=True)
+    return TokenEvent(request_id, finish_reason=FinishReason.ERROR, error=payload)
