@@ -15,6 +15,7 @@ from hypic_sdk.prompt.chat_template import ChatTemplate
 from hypic_sdk.prompt.segment import PromptPart
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.service import ChunkStream, Service, WarmJob
+from hypic_sdk.service.sampling_defaults import sampling_defaults
 from hypic_sdk.service.worker_port import Event
 from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 from hypic_sdk.wire.limits import MAX_SEGMENTS_PER_CALL
@@ -81,6 +82,7 @@ class LocalHypic:
             catalog=MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint),
             worker=_LocalPort(worker),
             model_name=model_name or default_name,
+            sampling=sampling_defaults(folder),
         )
         self._attach(service, worker.close)
         self.worker: LocalWorker | None = worker

@@ -19,7 +19,8 @@ NEUTRAL_FIELDS = frozenset(
     # training, and what a forward returns
     "attention_dropout initializer_range output_attentions output_hidden_states return_dict "
     "use_cache use_return_dict chunk_size_feed_forward problem_type id2label label2id "
-    "finetuning_task output_router_logits router_aux_loss_coef tie_last_hidden_states _attn_implementation attn_implementation "
+    "finetuning_task tie_last_hidden_states _attn_implementation attn_implementation "
+    "output_router_logits router_aux_loss_coef "
     # ids that the tokenizer and the chat template own
     "bos_token_id pad_token_id sep_token_id decoder_start_token_id "
     # defaults of sampling, which belong to the request

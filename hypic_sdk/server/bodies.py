@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel
 
-from hypic_sdk.errors import BodyTooLarge, RequestError
+from hypic_sdk.errors import BodyTooLarge, DeadlineExceeded, RequestError
+from hypic_sdk.server.site import site_of
 from hypic_sdk.wire.parse import parse
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -19,9 +21,16 @@ async def read_body(request: web.Request) -> bytes:
 
     Raises:
         BodyTooLarge: with the limit.
+        DeadlineExceeded: it arrives too slowly.
     """
+    limit_s = site_of(request).settings.body_timeout_s
     try:
-        return await request.read()
+        async with asyncio.timeout(limit_s):
+            return await request.read()
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"the body did not arrive within {limit_s:g} s", limit_s=limit_s
+        ) from None
     except web.HTTPRequestEntityTooLarge as error:
         limit = request.client_max_size
         raise BodyTooLarge(

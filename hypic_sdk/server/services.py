@@ -10,6 +10,8 @@ from hypic_sdk.prompt.catalog import MemoryCatalog, SegmentCatalog
 from hypic_sdk.prompt.chat_template import ChatTemplate
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.service import ModelFacts, Service, WorkerPort
+from hypic_sdk.service.sampling_defaults import sampling_defaults
+from hypic_sdk.transport.messages import SamplingParams
 
 OpenCatalog = Callable[[str, PromptTokenizer], SegmentCatalog]
 
@@ -26,6 +28,7 @@ class ServiceFactory:
         worker: WorkerPort,
         model_name: str,
         facts: ModelFacts | None = None,
+        sampling: SamplingParams | None = None,
         open_catalog: OpenCatalog | None = None,
     ) -> None:
         """`open_catalog`: the registry of a namespace; none: one in memory, gone with the process.
@@ -35,6 +38,7 @@ class ServiceFactory:
         self._worker = worker
         self._model_name = model_name
         self._facts = facts
+        self._sampling = sampling
         self._open_catalog = open_catalog or _in_memory
 
     @classmethod
@@ -47,7 +51,7 @@ class ServiceFactory:
         facts: ModelFacts | None = None,
         open_catalog: OpenCatalog | None = None,
     ) -> Self:
-        """With the tokenizer and chat template of a model folder.
+        """With the tokenizer, chat template and sampling defaults of a model folder.
 
         Raises:
             ModelFileError: one of them can not be read.
@@ -59,6 +63,7 @@ class ServiceFactory:
             worker=worker,
             model_name=model_name,
             facts=facts,
+            sampling=sampling_defaults(folder),
             open_catalog=open_catalog,
         )
 
@@ -71,6 +76,7 @@ class ServiceFactory:
             worker=self._worker,
             model_name=self._model_name,
             facts=self._facts,
+            sampling=self._sampling,
             namespace=namespace,
         )
 

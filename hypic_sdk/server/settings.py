@@ -19,6 +19,7 @@ class ServerSettings:
 
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 64 * MIB
+    body_timeout_s: float = 60.0  # a body that takes longer to arrive is given up
     max_in_flight: int = 512  # requests of one tenant at once; one more is QueueFull
     max_warm_jobs: int = 16  # running ones of one tenant
     keep_jobs_s: float = 3600.0  # warm jobs stay readable that long after their end

@@ -30,6 +30,7 @@ class Desk:
         self.jobs = WarmBoard(max_running=settings.max_warm_jobs, keep_s=settings.keep_jobs_s)
         self._max_in_flight = settings.max_in_flight
         self._num_in_flight = 0
+        self._cancels: dict[str, Callable[[], None]] = {}
 
     @contextmanager
     def in_flight(self) -> Iterator[None]:
@@ -48,6 +49,23 @@ class Desk:
             yield
         finally:
             self._num_in_flight -= 1
+
+    @contextmanager
+    def cancelled_by(self, request_id: str, cancel: Callable[[], None]) -> Iterator[None]:
+        """`cancel(request_id)` inside of the block calls `cancel`."""
+        self._cancels[request_id] = cancel
+        try:
+            yield
+        finally:
+            del self._cancels[request_id]
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request of this tenant; false if there is none of that id."""
+        cancel = self._cancels.get(request_id)
+        if cancel is None:
+            return False
+        cancel()
+        return True
 
 
 @dataclass(slots=True)

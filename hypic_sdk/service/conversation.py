@@ -14,7 +14,7 @@ from hypic_sdk.prompt.segment import SegmentId, segment_id
 from hypic_sdk.service.token_memo import TokenMemo
 from hypic_sdk.wire.chat import ChatMessage, ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
-from hypic_sdk.wire.parts import DocumentItem, SegmentPart, TextPart
+from hypic_sdk.wire.parts import SegmentPart, TextPart
 
 DOCUMENTS = -1
 """The message index of segments that come as top-level documents."""
@@ -61,7 +61,7 @@ class Conversation:
             RequestError: documents without a user message.
         """
         messages = [self._message(index, one) for index, one in enumerate(request.messages)]
-        documents = self._documents(request.documents)
+        documents = self._documents(request)
         if documents:
             place = next((i for i, one in enumerate(messages) if one.role == "user"), None)
             if place is None:
@@ -99,9 +99,13 @@ class Conversation:
             return text
         return replace(text, token_ids=self._recall(text.text))
 
-    def _documents(self, documents: Sequence[DocumentItem]) -> tuple[CallerText, ...]:
+    def _documents(self, request: ChatRequest) -> tuple[CallerText, ...]:
         texts: list[CallerText] = []
-        for index, document in enumerate(documents):
+        numbered = request.documents_numbering == "brackets"
+        for index, document in enumerate(request.documents):
+            if numbered:
+                number = f"[{index + 1}] "
+                texts.append(CallerText(number, message_index=DOCUMENTS, content_index=index))
             texts.append(self._segment(document.segment_id, document.text, DOCUMENTS, index))
             texts.append(CallerText(DOCUMENT_GLUE, message_index=DOCUMENTS, content_index=index))
         return tuple(texts)

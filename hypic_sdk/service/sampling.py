@@ -8,9 +8,10 @@ from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.generate import GenerateSampling
 
 
-def request_sampling(request: ChatRequest | CompletionRequest) -> SamplingParams:
-    """Of OpenAI's fields; what the caller left out is as `SamplingParams` has it."""
-    defaults = SamplingParams()
+def request_sampling(
+    request: ChatRequest | CompletionRequest, defaults: SamplingParams
+) -> SamplingParams:
+    """Of OpenAI's fields; what the caller left out is as `defaults` have it."""
     given_k = request.top_k if request.top_k is not None else defaults.top_k
     return SamplingParams(
         max_tokens=defaults.max_tokens if request.token_limit is None else request.token_limit,

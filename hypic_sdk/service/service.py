@@ -27,7 +27,7 @@ from hypic_sdk.service.stream import ChunkStream, ReplyStream
 from hypic_sdk.service.token_memo import TokenMemo
 from hypic_sdk.service.warm_job import WarmJob
 from hypic_sdk.service.worker_port import WorkerPort
-from hypic_sdk.transport.messages import EngineRequest, WarmRequest
+from hypic_sdk.transport.messages import EngineRequest, SamplingParams, WarmRequest
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.explain import Explanation
@@ -65,6 +65,7 @@ class Service:
         worker: WorkerPort,
         model_name: str,
         facts: ModelFacts | None = None,
+        sampling: SamplingParams | None = None,
         namespace: str = "",
         now_s: Callable[[], float] = time.time,
     ) -> None:
@@ -72,10 +73,12 @@ class Service:
         Args:
             template: none for a model without one; it answers plain completions only.
             facts: what the engine behind the worker is set to; none: the defaults.
+            sampling: what a caller who says nothing gets; none: the likeliest token each time.
             namespace: the tenant's share of the cache namespace.
         """
         self.model_name = model_name
         self.facts = facts or ModelFacts()
+        self._sampling = sampling or SamplingParams()
         self.created_at = int(now_s())
         self._tokenizer = tokenizer
         self.has_template = template is not None
@@ -208,7 +211,7 @@ class Service:
         message = EngineRequest(
             request_id=request_id or new_id("req"),
             prompt=segment_prompt(rendered, self._tokenizer),
-            sampling=request_sampling(request),
+            sampling=request_sampling(request, self._sampling),
             namespace=self._namespace,
             reuse=request.hypic.mode != "off",
             session_id=request.hypic.session_id,

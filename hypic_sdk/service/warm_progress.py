@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Literal, final
 
 from hypic_sdk.transport.messages import SegmentStatus, WarmEvent
@@ -14,7 +16,17 @@ _MAX_ERRORS = 100  # that are told; all are counted
 class WarmProgress:
     """Feeds on a warm job's events; `snapshot` is the job as it stands."""
 
-    def __init__(self, job_id: str, *, num_segments: int, num_tokens: int, created_at: int) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        *,
+        num_segments: int,
+        num_tokens: int,
+        created_at: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._started_s = clock()
         self._job_id = job_id
         self._created_at = created_at
         self._num_segments = num_segments
@@ -60,6 +72,14 @@ class WarmProgress:
                 )
             )
 
+    def _eta_s(self) -> float | None:
+        """By the tokens that were computed so far; those that were there cost nothing."""
+        computed = self._tokens[SegmentStatus.COLD]
+        if self.is_over or not computed:
+            return None
+        left = max(0, self._num_tokens - sum(self._tokens.values()))
+        return (self._clock() - self._started_s) * left / computed
+
     def snapshot(self) -> WarmJobObject:
         """The job as it stands; after a cancel, what was not reached counts as cancelled."""
         done = sum(self._counts.values()) + self._num_failed
@@ -81,5 +101,6 @@ class WarmProgress:
                 reused=self._tokens[SegmentStatus.HIT],
             ),
             cold_ms=self._cold_ms,
+            eta_s=self._eta_s(),
             errors=tuple(self._errors),
         )

@@ -51,10 +51,15 @@ class ChatMessage(WireModel):
 
 
 class ChatRequest(SamplingFields):
-    """`POST /v1/chat/completions`: unknown fields are ignored, misspelt ones in `hypic` are not."""
+    """`POST /v1/chat/completions`: unknown fields are ignored, misspelt ones in `hypic` are not.
+
+    `documents_numbering`: "brackets" writes [1], [2] ... before the documents.  The numbers are not
+    part of the segments, so another order costs no hit.
+    """
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=limits.MAX_MESSAGES)
     documents: list[DocumentItem] = Field(default=[], max_length=limits.MAX_DOCUMENTS)
+    documents_numbering: Literal["off", "brackets"] = "off"
     max_completion_tokens: int | None = Field(default=None, ge=0, le=limits.MAX_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=limits.MAX_TOP_LOGPROBS)

@@ -41,8 +41,9 @@ class StreamOptions(WireModel):
 class SamplingFields(WireModel):
     """What chat and plain completions have in common.
 
-    Left out, `temperature` is 0: the likeliest token each time, so that equal requests get equal
-    answers; `max_tokens` is 256.  `max_tokens` 0 prepares everything and answers nothing.
+    Left out, `temperature`, `top_k` and `top_p` are those of the model's generation_config.json; a
+    model that names none answers with the likeliest token each time (`temperature` 0).
+    `max_tokens` is 256; `max_tokens` 0 prepares everything and answers nothing.
     """
 
     model: Name | None = None

@@ -154,3 +154,11 @@ class Completion(ReplyModel):
     def request_id(self) -> str:
         """The id by which logs know this request."""
         return self.id
+
+
+class CancelledRequest(ReplyModel):
+    """The answer to a cancel; what is over, or was never there, is not `cancelled`."""
+
+    id: str
+    object: Literal["request.cancelled"] = "request.cancelled"
+    cancelled: bool

@@ -128,6 +128,7 @@ class WarmJobObject(ReplyModel):
     counts: WarmCounts
     tokens: WarmTokens
     cold_ms: float = 0.0
+    eta_s: float | None = None  # of a running one, once it has done something
     errors: tuple[WarmFailure, ...] = ()
 
 

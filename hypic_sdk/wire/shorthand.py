@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
@@ -34,6 +34,7 @@ class ChatOptions(SamplingOptions, total=False):
     """What a chat may be asked for besides."""
 
     documents: Iterable[str | SegmentObject | Mapping[str, Any]]
+    documents_numbering: Literal["off", "brackets"]
     max_completion_tokens: int
     logprobs: bool
     top_logprobs: int

@@ -93,7 +93,7 @@ def test_a_code_of_a_newer_server_keeps_its_words():
     assert not isinstance(error, UnknownModel)
 
 
-@pytest.mark.parametrize("whole", [WholeChat(), WholeCompletion()], ids=str)
+@pytest.mark.parametrize("whole", [WholeChat(), WholeCompletion()], ids=["chat", "completion"])
 def test_a_stream_without_its_end_is_no_reply(whole):
     with pytest.raises(RequestCancelled):
         whole.completion()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from transformers import (  # noqa: E402 - only after FLA is hidden
     Qwen3NextForCausalLM,
 )
 
+# a tie between experts turns rounding into another expert: logits nearer than this are not compared
+LEAST_MARGIN = 1e-4
 # K != V, Hk < H, G < Q, nothing a power of two where it need not be
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -158,6 +161,24 @@ def oracle_logits(
         out = model(input_ids=ids[:, i : i + 1], use_cache=True, **{argument: cache})
         rows.append(out.logits[0])
     return torch.cat(rows).float()
+
+
+@contextmanager
+def router_margins(oracle: torch.nn.Module) -> Iterator[list[float]]:
+    """How near the best expert left out came to the worst one chosen, at every choice."""
+    margins: list[float] = []
+
+    def look(module: Any, _: object, out: tuple[torch.Tensor, ...]) -> None:
+        ranked = out[0].sort(dim=-1, descending=True).values
+        if module.top_k < ranked.shape[1]:
+            gap = ranked[:, module.top_k - 1] - ranked[:, module.top_k]
+            margins.append(float(gap.min()))
+
+    routers = [m for m in oracle.modules() if type(m).__name__.endswith("TopKRouter")]
+    handles = [router.register_forward_hook(look) for router in routers]
+    yield margins
+    for handle in handles:
+        handle.remove()
 
 
 def token_ids(count: int, seed: int = 0, vocab_size: int = 97) -> list[int]:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hypic_sdk.config import SeamRule
+from hypic_sdk.config import ReuseConfig, SeamRule
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.models.base import CausalLM
 from hypic_sdk.models.qwen3_5 import Config, Model
@@ -32,6 +32,7 @@ from tests.engine.harness import (
     warm,
 )
 from tests.engine.prompts import inner, prompt_of, prompts, tokens
+from tests.engine.reference_assembler import assemble
 from tests.models.oracle import MOE_SIZES, NEXT_SIZES, randomise
 from tests.plain_context import PlainContext
 
@@ -213,3 +214,17 @@ def test_law_5_an_entry_is_a_function_of_its_tokens(name):
     crowd(crowded, prompt)
     for engine in (together, asked, crowded):
         assert engine.entry_digests(documents) == alone
+
+
+@models
+@FEW
+@given(prompt=prompts(max_segment=40), seam=st.builds(SeamRule, st.integers(0, 9), st.just(2)))
+def test_the_engine_is_the_definition(name, prompt, seam):
+    """Design 3, token by token and with explicit matrices, gaps among other tokens included."""
+    engine = moe_engine(name, torch.float64, seam=seam)
+    model, reuse = model_of(name, torch.float64), ReuseConfig(seam=seam, min_segment_tokens=1)
+    chosen, want = assemble(model, prompt, reuse, num_tokens=3)
+    events = answer(engine, prompt)
+    assert token_ids(events) == chosen
+    # design 3.7 asks 1e-10 of a state; log-probabilities add up over the layers
+    assert_close("logprobs", logprobs(events), want, rel_rms=1e-9)

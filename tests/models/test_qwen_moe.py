@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,14 @@ from hypic_sdk.models import qwen3_5
 from hypic_sdk.models.loader import load_model
 from tests.closeness import assert_close
 from tests.models.oracle import (
+    LEAST_MARGIN,
     MOE_SIZES,
     NEXT_SIZES,
     image_text_moe_model,
     moe_model,
     next_model,
     oracle_logits,
+    router_margins,
     save,
     token_ids,
 )
@@ -34,8 +35,6 @@ from tests.plain_context import PlainContext
 
 # fp32 on both sides; they differ in the order of sums only (design 3.7)
 REL_RMS = 1e-5
-# a tie between experts turns rounding into another expert: logits nearer than this are not compared
-LEAST_MARGIN = 1e-4
 NUM_TOKENS = 75  # crosses the 64-token tile of transformers' scan
 
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -58,24 +57,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("next", {"linear_num_key_heads": 1, "linear_num_value_heads": 4, "linear_key_head_dim": 9}),
 ]
 NAMES = [f"{name} {changes}" for name, changes in CASES]
-
-
-@contextmanager
-def router_margins(oracle: torch.nn.Module) -> Iterator[list[float]]:
-    """How near the best expert left out came to the worst one chosen, at every choice."""
-    margins: list[float] = []
-
-    def look(module: Any, _: object, out: tuple[torch.Tensor, ...]) -> None:
-        ranked = out[0].sort(dim=-1, descending=True).values
-        if module.top_k < ranked.shape[1]:
-            gap = ranked[:, module.top_k - 1] - ranked[:, module.top_k]
-            margins.append(float(gap.min()))
-
-    routers = [m for m in oracle.modules() if type(m).__name__.endswith("TopKRouter")]
-    handles = [router.register_forward_hook(look) for router in routers]
-    yield margins
-    for handle in handles:
-        handle.remove()
 
 
 def clear_tokens(oracle: torch.nn.Module, count: int, prefill: int) -> tuple[list[int], Any]:

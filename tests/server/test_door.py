@@ -146,6 +146,17 @@ class TestCaps:
             connection.close()
         assert status == 413
 
+    def test_a_body_that_does_not_come(self, worker):
+        with serve_fake(worker, settings=ServerSettings(body_timeout_s=0.2)) as url:
+            connection = HTTPConnection(url.removeprefix("http://"), timeout=30)
+            connection.putrequest("POST", CHAT)
+            connection.putheader("Content-Type", "application/json")
+            connection.putheader("Content-Length", "100")
+            connection.endheaders(b'{"messages"')
+            answer = connection.getresponse()
+            assert (answer.status, b"deadline_exceeded" in answer.read()) == (408, True)
+            connection.close()
+
     def test_requests_in_flight(self):
         worker = PushingWorker([65] * 50, pause_s=0.02)
         settings = ServerSettings(max_in_flight=1)

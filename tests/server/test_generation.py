@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -167,6 +168,20 @@ class TestLeaving:
         assert 'hypic_requests_total{route="/v1/chat/completions",status="499"} 1.0' in text or (
             stream and "hypic_requests_in_flight 0.0" in text
         )
+
+    def test_a_request_is_cancelled_by_its_id(self):
+        worker = PushingWorker([65] * 400, pause_s=0.02)
+        with serve_fake(worker) as url:
+            answers: list[Answer] = []
+            asking = threading.Thread(target=lambda: answers.append(ask(url, max_tokens=400)))
+            asking.start()
+            until(lambda: worker.messages)
+            path = f"/v1/requests/{worker.last.request_id}"
+            assert call(url, "DELETE", path).json["cancelled"]
+            asking.join()
+            assert (answers[0].status, answers[0].error["code"]) == (499, "request_cancelled")
+            assert not call(url, "DELETE", path).json["cancelled"]
+            worker.join()
 
     def test_others_are_not_disturbed(self):
         worker = PushingWorker(tiny.tokenizer().encode_text(SAID), pause_s=0.02)

@@ -68,6 +68,21 @@ class TestPrompt:
             BorderKind.MESSAGE, BorderKind.LEADING, BorderKind.PROMPT,
         ]  # fmt: skip
 
+    def test_numbers_stand_before_the_segments_and_not_in_them(self):
+        """So a citation costs no hit when the documents come in another order."""
+        worker = saying("x")
+        over = service(worker)
+        for documents in (DOCUMENTS, DOCUMENTS[::-1]):
+            over.chat(with_documents(documents, documents_numbering="brackets"))
+            parts = worker.last.prompt.parts
+            assert [list(part.token_ids) for part in parts[1:-1]] == [
+                text_ids(documents[0]), text_ids("\n\n", "[2] "), text_ids(documents[1]),
+            ]  # fmt: skip
+            assert list(parts[0].token_ids)[-len(text_ids("[1] ")) :] == text_ids("[1] ")
+        reply = over.chat(with_documents(documents_numbering="brackets"))
+        assert [one.status for one in reply.cache.segments] == ["hit", "hit"]
+        assert [one.document for one in reply.cache.segments] == [0, 1]
+
     def test_a_plain_prompt_is_its_parts(self):
         worker = saying("x")
         service(worker).complete(

@@ -131,3 +131,16 @@ def test_counts_add_up_at_the_end_of_any_job(statuses, ends_with):
     assert job.cold_ms == sum(status is not None for status in statuses)
     expected = "cancelled" if ends_with else "failed" if counts.failed else "succeeded"
     assert job.status == expected
+
+
+def test_the_time_left_follows_from_the_tokens_that_were_computed():
+    now_s = 100.0
+    progress = WarmProgress("w", num_segments=4, num_tokens=40, created_at=0, clock=lambda: now_s)
+    assert progress.snapshot().eta_s is None
+    now_s = 102.0
+    progress.feed(WarmEvent("w", SegmentId("a"), SegmentStatus.HIT, 10))
+    assert progress.snapshot().eta_s is None  # what was there says nothing of the rest
+    progress.feed(WarmEvent("w", SegmentId("b"), SegmentStatus.COLD, 10))
+    assert progress.snapshot().eta_s == 4.0
+    progress.feed(WarmEvent("w", done=True))
+    assert progress.snapshot().eta_s is None

@@ -11,10 +11,11 @@ from typing import Generic, TypeVar
 from aiohttp import web
 from pydantic import BaseModel
 
-from hypic_sdk.errors import CapacityError, HypicError
+from hypic_sdk.errors import CapacityError, HypicError, RequestCancelled
 from hypic_sdk.server.bodies import parsed, read_body
 from hypic_sdk.server.envelope import dumped, envelope
 from hypic_sdk.server.meter import Meter
+from hypic_sdk.server.replies import reply
 from hypic_sdk.server.site import Desk, Site, desk_of, request_id_of, site_of
 from hypic_sdk.server.sse import DONE, EventWriter, Patient
 from hypic_sdk.server.warm_board import ended
@@ -23,6 +24,7 @@ from hypic_sdk.service.separated import GenerateChunks, whole_generate
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.generate import GenerateRequest
+from hypic_sdk.wire.replies import CancelledRequest
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +77,13 @@ async def generate(request: web.Request) -> web.StreamResponse:
     return await _answer(request, GENERATE, keep=Service.keep_text)
 
 
+async def cancel(request: web.Request) -> web.Response:
+    """`DELETE /v1/requests/{id}`: end a request of one's own, by its id."""
+    request_id = request.match_info["id"]
+    cancelled = (await desk_of(request)).cancel(request_id)
+    return reply(CancelledRequest(id=request_id, cancelled=cancelled))
+
+
 async def _answer(
     request: web.Request,
     kind: Kind[Body],
@@ -96,8 +105,8 @@ async def _answer(
                 return await _stream(request, kind, desk.service, stream, deltas)
             async for _ in deltas:
                 pass  # the reply itself keeps what was said
-            reply = await site.prepare.run(_dump_whole, kind, desk.service, stream.reply)
-            return web.Response(text=reply, content_type="application/json")
+            whole = await site.prepare.run(_dump_whole, kind, desk.service, stream.reply)
+            return web.Response(text=whole, content_type="application/json")
 
 
 @asynccontextmanager
@@ -124,7 +133,12 @@ async def _under_way(
     """A submitted request; leaving the block early, as when the caller goes away, cancels it."""
     stream = desk.service.async_stream(prepared)
     meter = Meter(stream, site.telemetry)
-    with site.drain.ended_by(lambda: stream.fail(CapacityError("the server is stopping"))):
+    with (
+        site.drain.ended_by(lambda: stream.fail(CapacityError("the server is stopping"))),
+        desk.cancelled_by(
+            prepared.request_id, lambda: stream.fail(RequestCancelled("it was cancelled"))
+        ),
+    ):
         try:
             await site.prepare.run(stream.submit)
             yield stream, meter

@@ -15,7 +15,7 @@ from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.explain import Explanation
 from hypic_sdk.wire.generate import GenerateReply, GenerateRequest
 from hypic_sdk.wire.models import ModelList, ModelObject, TokenizeReply
-from hypic_sdk.wire.replies import ChatCompletion, Completion
+from hypic_sdk.wire.replies import CancelledRequest, ChatCompletion, Completion
 from hypic_sdk.wire.segments import (
     DeletedSegment,
     DeletedSegments,
@@ -49,6 +49,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/chat/completions", generation.chat, ChatRequest, ChatCompletion),
     Route("POST", "/v1/completions", generation.completions, CompletionRequest, Completion),
     Route("POST", "/generate", generation.generate, GenerateRequest, GenerateReply),
+    Route("DELETE", "/v1/requests/{id}", generation.cancel, None, CancelledRequest),
     Route("POST", "/v1/prompts/explain", prompts.explain, ChatRequest, Explanation),
     Route("POST", "/v1/tokenize", prompts.tokenize, ChatRequest, TokenizeReply),
     Route("GET", "/v1/models", models.list_, None, ModelList),
