@@ -109,6 +109,13 @@ def serve(
         Path | None,
         typer.Option("--keys", help="Keys file; without it only this machine may call."),
     ] = None,
+    segments_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--segments-file",
+            help="Where registered texts are kept; none is a file in the user's cache folder.",
+        ),
+    ] = None,
     mode: ModeOption = DEFAULT_MODE,
     seam: SeamOption = DEFAULT_SEAM,
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
@@ -125,6 +132,7 @@ def serve(
         host=host,
         port=port,
         keys_file=keys,
+        segments_file=segments_file,
         config=config,
     )
 

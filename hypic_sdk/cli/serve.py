@@ -7,12 +7,24 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypic_sdk.config import EngineConfig
+from hypic_sdk.config import EngineConfig, cache_folder
 from hypic_sdk.demo import reader_path
-from hypic_sdk.errors import UnsupportedError
+from hypic_sdk.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def default_segments_file() -> Path:
+    """In the user's cache folder, which is made if need be."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the cache folder {folder} can not be made: {error}; name a --segments-file"
+        ) from error
+    return folder / "segments.sqlite"
 
 
 def run_serve(
@@ -23,6 +35,7 @@ def run_serve(
     host: str,
     port: int,
     keys_file: Path | None,
+    segments_file: Path | None,
     config: EngineConfig,
 ) -> None:
     """Serve until a signal.
@@ -44,6 +57,7 @@ def run_serve(
         host=host,
         port=port,
         keys_file=keys_file,
+        segments_file=segments_file or default_segments_file(),
         log_level=logging.getLevelName(logging.getLogger().level),
         engine=config,
     )

@@ -2,7 +2,7 @@
 
 torch's own versions vectorise the bulk of a tensor and finish its end, and the end of each thread's
 share, with other instructions, so the same value may come out one unit in the last place apart
-(measured: 1 element in 30 for sigmoid and SiLU, 1 in 6 for softplus).  exp and log1p on contiguous
+(measured: 1 element in 30 for sigmoid and SiLU, 1 in 6 for softplus).  exp and log1p on dense
 memory do not do that, and sums and quotients are rounded correctly anywhere.
 """
 
@@ -12,20 +12,15 @@ import torch
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
-    """1 / (1 + exp(-x)), a new contiguous tensor of x's dtype."""
-    return _exp_of_negative(x).add_(1.0).reciprocal_()
+    """1 / (1 + exp(-x)), a new tensor of x's dtype."""
+    return x.neg().exp_().add_(1.0).reciprocal_()
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
     """x * sigmoid(x), a new tensor of x's dtype."""
-    return x / _exp_of_negative(x).add_(1.0)
+    return x / x.neg().exp_().add_(1.0)
 
 
 def softplus(x: torch.Tensor) -> torch.Tensor:
     """log(1 + exp(x)), a new tensor of x's dtype; no threshold, exact for large x all the same."""
-    return _exp_of_negative(x.abs()).log1p_().add_(x.clamp_min(0.0))
-
-
-def _exp_of_negative(x: torch.Tensor) -> torch.Tensor:
-    # contiguous: strided memory takes another path through exp
-    return x.neg().contiguous().exp_()
+    return x.abs().neg_().exp_().log1p_().add_(x.clamp_min(0.0))

@@ -6,15 +6,17 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.errors import WorkerError
 from hypic_sdk.server.app import create_app
-from hypic_sdk.server.services import ServiceFactory
+from hypic_sdk.server.services import OpenCatalog, ServiceFactory
 from hypic_sdk.server.serving import serving
 from hypic_sdk.server.settings import ServerSettings
+from hypic_sdk.server.sqlite_catalog import SegmentFile, SqliteCatalog
 from hypic_sdk.server.supervisor import EngineState, EngineSupervisor
 from hypic_sdk.server.tenants import Tenants
 from hypic_sdk.service import ModelFacts
@@ -34,6 +36,7 @@ class LaunchSettings:
     host: str = "127.0.0.1"
     port: int = 30_000
     keys_file: Path | None = None
+    segments_file: Path | None = None  # none: registered segments are gone with the process
     load_timeout_s: float = 1800.0
     log_level: str = "INFO"
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -55,20 +58,36 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
     tenants = Tenants() if settings.keys_file is None else Tenants.from_file(settings.keys_file)
     process = ProcessSettings(str(settings.model_folder), settings.engine, settings.log_level)
     supervisor = EngineSupervisor(process)
-    supervisor.start()
-    try:
+    with ExitStack() as stack:
+        open_catalog = _registry(settings.segments_file, stack)
+        stack.callback(supervisor.stop)
+        supervisor.start()
         facts = await _facts(supervisor, settings, stop)
         if facts is None:
             return
         factory = ServiceFactory.from_folder(
-            settings.model_folder, supervisor.link, model_name=settings.model_name, facts=facts
+            settings.model_folder,
+            supervisor.link,
+            model_name=settings.model_name,
+            facts=facts,
+            open_catalog=open_catalog,
         )
         app = create_app(factory, supervisor.link, settings=settings.server, tenants=tenants)
         async with serving(app, host=settings.host, port=settings.port) as url:
             on_ready(url)
             await _until_stopped(supervisor, stop)
-    finally:
-        await asyncio.to_thread(supervisor.stop)
+
+
+def _registry(path: Path | None, stack: ExitStack) -> OpenCatalog | None:
+    """Catalogs in a file, which is closed with the stack; none: each tenant's in memory.
+
+    Raises:
+        ConfigError: a file that can not be used.
+    """
+    if path is None:
+        return None
+    file = stack.enter_context(SegmentFile(path))
+    return lambda namespace, tokenizer: SqliteCatalog(file, namespace, tokenizer)
 
 
 async def _facts(

@@ -67,6 +67,9 @@ def _operation(route: Route, refs: Any) -> dict[str, Any]:
     }
     if route.reply is not None:
         replies[str(route.status)] = _json("as asked", refs[route.reply, "serialization"])
+    if route.streams:
+        content = replies[str(route.status)].setdefault("content", {})
+        content["text/event-stream"] = {"schema": {"type": "string"}}
     operation: dict[str, Any] = {"summary": said, "responses": replies}
     if route.body is not None:
         body = _json("", refs[route.body, "validation"])

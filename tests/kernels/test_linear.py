@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hypic_sdk.kernels.linear import reference
 from hypic_sdk.kernels.linear.op import linear
 from hypic_sdk.kernels.linear.reference import cut_product, tiled_product
 from tests.closeness import assert_close
@@ -57,6 +58,22 @@ def test_any_row_count_without_row_independence(rows):
     x, weight, _ = draw(rows, 40, 3, torch.float32)
     got = linear(x, weight, row_independent=False)
     torch.testing.assert_close(got, x @ weight.t())
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 15, 16])
+def test_few_outputs_are_filled_up(monkeypatch, outputs):
+    """Else a product is one of a matrix and a vector, which is split by rows."""
+    seen = []
+
+    def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        seen.append(weight.shape[0])
+        return cut_product(x, weight)
+
+    monkeypatch.setattr(reference, "cut_product", product)
+    monkeypatch.setattr(reference, "tiled_product", product)
+    x, weight, bias = draw(16, 40, outputs, torch.float32)
+    assert linear(x, weight, bias, row_independent=True).shape == (16, outputs)
+    assert seen[-1] == 16
 
 
 def test_no_rows_at_all():

@@ -140,8 +140,9 @@ def test_kernel_places_as_the_reference_does(device, shape, interleaved, dtype, 
         value = value.transpose(1, 2).contiguous().transpose(1, 2)
     slots = torch.randperm(NUM_SLOTS, device=device)[:L]
     slots[torch.rand(L) < 0.3] = NO_SLOT
-    got = poisoned_slabs(NUM_SLOTS, G, E, dtype=dtype)
-    got, want = ([slab.to(device) for slab in got] for _ in range(2))
+    slabs = [slab.to(device) for slab in poisoned_slabs(NUM_SLOTS, G, E, dtype=dtype)]
+    # clones: on a CPU `to` hands the same memory back
+    got, want = ([slab.clone() for slab in slabs] for _ in range(2))
     kernel.place_kv(key, value, slots, *got, **turn)
     reference.place_kv(key, value, slots, *want, **turn)
     compare_slabs(got, want, BOUNDS[dtype])

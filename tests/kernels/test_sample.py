@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.kernels.sample import reference
-from hypic_sdk.kernels.sample.noise import uniform
+from hypic_sdk.kernels.sample.noise import GOLDEN, uniform
 from hypic_sdk.kernels.sample.op import logprobs, sample
 
 NAN, INF = float("nan"), float("inf")
@@ -219,6 +219,8 @@ def test_noise_never_reaches_its_ends():
     seeds = torch.tensor([-(2**63), 2**63 - 1, -1, 0])
     noise = uniform(seeds, seeds.flip(0))
     assert ((noise > 0.0) & (noise < 1.0)).all()
+    # the seed whose hash is 0 at step 0
+    assert uniform(torch.tensor([-GOLDEN]), torch.tensor([0])) == 2.0**-49
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -163,6 +163,11 @@ def oracle_logits(
     return torch.cat(rows).float()
 
 
+def routers(oracle: torch.nn.Module) -> list[torch.nn.Module]:
+    """The routers of transformers' expert layers, first layer first."""
+    return [m for m in oracle.modules() if type(m).__name__.endswith("TopKRouter")]
+
+
 @contextmanager
 def router_margins(oracle: torch.nn.Module) -> Iterator[list[float]]:
     """How near the best expert left out came to the worst one chosen, at every choice."""
@@ -174,8 +179,7 @@ def router_margins(oracle: torch.nn.Module) -> Iterator[list[float]]:
             gap = ranked[:, module.top_k - 1] - ranked[:, module.top_k]
             margins.append(float(gap.min()))
 
-    routers = [m for m in oracle.modules() if type(m).__name__.endswith("TopKRouter")]
-    handles = [router.register_forward_hook(look) for router in routers]
+    handles = [router.register_forward_hook(look) for router in routers(oracle)]
     yield margins
     for handle in handles:
         handle.remove()

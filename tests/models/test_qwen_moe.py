@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable
@@ -14,11 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hypic_sdk.errors import ModelFileError
+from hypic_sdk.kernels.experts.op import Routing
 from hypic_sdk.layers.mlp import GatedMLP
 from hypic_sdk.layers.moe import MixtureOfExperts
 from hypic_sdk.models import qwen3_5
 from hypic_sdk.models.loader import load_model
-from tests.closeness import assert_close
+from tests.closeness import assert_close, relative_rms
 from tests.models.oracle import (
     LEAST_MARGIN,
     MOE_SIZES,
@@ -28,6 +28,7 @@ from tests.models.oracle import (
     next_model,
     oracle_logits,
     router_margins,
+    routers,
     save,
     token_ids,
 )
@@ -245,12 +246,48 @@ def test_a_packed_weight_that_is_not_finite_or_misshaped_is_named(tmp_path: Path
     assert caught.value.details["misshaped"] == [f"{name} [11, 36], not [12, 36]"]
 
 
-def test_bf16_experts_are_near_fp32(tmp_path: Path) -> None:
-    """Experts chosen by the hidden rows of each precision; a flipped one would be far off."""
-    folder = save(moe_model(), tmp_path)
-    fields = json.loads((folder / "config.json").read_text())
-    assert fields["model_type"] == "qwen3_5_moe_text"
-    model = ours(folder, torch.bfloat16)
-    hidden = PlainContext().extend(model, token_ids(9))
-    assert hidden.dtype == torch.bfloat16
-    assert model.logits(hidden, row_independent=False).dtype == torch.float32
+def chosen_experts(oracle: torch.nn.Module, ids: list[int]) -> list[torch.Tensor]:
+    """Indices [L, top_k] of every layer, as the oracle chooses them."""
+    found: list[torch.Tensor] = []
+    hooks = [
+        module.register_forward_hook(lambda _module, _inputs, out: found.append(out[2]))
+        for module in routers(oracle)
+    ]
+    oracle_logits(oracle, ids)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def test_bf16_is_at_most_twice_as_far_from_fp32_as_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the experts of fp32 replayed on both sides: each computes the shares, none chooses."""
+    oracle = moe_model()
+    folder = save(oracle.to(torch.bfloat16), tmp_path)
+    model, replayed = ours(folder, torch.bfloat16), []
+
+    def replay(router_logits: torch.Tensor, **_: object) -> Routing:
+        indices = replayed.pop(0)
+        shares = router_logits.float().softmax(-1).gather(1, indices)
+        return Routing(indices, shares / shares.sum(-1, keepdim=True))
+
+    def replay_there(_module: object, _inputs: object, out: Any) -> Any:
+        routing = replay(out[0])
+        return out[0], routing.weights.to(out[1].dtype), routing.indices
+
+    monkeypatch.setattr("hypic_sdk.layers.moe.route", replay)
+    errors, allowed = [], []
+    for seed in range(5):
+        ids = token_ids(20, seed)
+        truth = oracle_logits(oracle.float(), ids)
+        experts = chosen_experts(oracle, ids)
+        hooks = [module.register_forward_hook(replay_there) for module in routers(oracle)]
+        replayed[:] = experts
+        there = oracle_logits(oracle.to(torch.bfloat16), ids)
+        for hook in hooks:
+            hook.remove()
+        replayed[:] = experts
+        errors.append(relative_rms(PlainContext().logits(model, ids), truth))
+        allowed.append(relative_rms(there, truth))
+    assert sorted(errors)[2] <= 2 * sorted(allowed)[2], (errors, allowed)

@@ -93,6 +93,8 @@ def test_the_openapi_document_has_every_endpoint(url):
     document = call(url, "GET", "/openapi.json").json
     listed = {(path, method) for path, item in document["paths"].items() for method in item}
     assert listed == {(route.path, route.method.lower()) for route in ROUTES}
+    chat = document["paths"]["/v1/chat/completions"]["post"]
+    assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
     refs = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document))
     assert refs
     assert set(refs) <= set(document["components"]["schemas"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
@@ -15,7 +15,7 @@ def uniform(seeds_R: torch.Tensor, steps_R: torch.Tensor) -> torch.Tensor:
         the finaliser of SplitMix64 (Steele, Lea, Flood 2014), over the seed and then, with the
         step, over its result; the upper 48 bits, at half steps.
     """
-    mixed = _mix(_mix(seeds_R + _GOLDEN) + steps_R * _GOLDEN)
+    mixed = _mix(_mix(seeds_R + GOLDEN) + steps_R * GOLDEN)
     return (_shift_right(mixed, 16).double() + 0.5) * 2.0**-48
 
 

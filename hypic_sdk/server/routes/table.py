@@ -35,7 +35,10 @@ Model = type[BaseModel]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One endpoint; `body` and `reply` are its models where it has one of its own."""
+    """One endpoint; `body` and `reply` are its models where it has one of its own.
+
+    `streams`: it may answer with server-sent events.
+    """
 
     method: str
     path: str
@@ -43,12 +46,22 @@ class Route:
     body: Model | None = None
     reply: Model | None = None
     status: int = 200
+    streams: bool = False
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("POST", "/v1/chat/completions", generation.chat, ChatRequest, ChatCompletion),
-    Route("POST", "/v1/completions", generation.completions, CompletionRequest, Completion),
-    Route("POST", "/generate", generation.generate, GenerateRequest, GenerateReply),
+    Route(
+        "POST", "/v1/chat/completions", generation.chat, ChatRequest, ChatCompletion, streams=True
+    ),
+    Route(
+        "POST",
+        "/v1/completions",
+        generation.completions,
+        CompletionRequest,
+        Completion,
+        streams=True,
+    ),
+    Route("POST", "/generate", generation.generate, GenerateRequest, GenerateReply, streams=True),
     Route("DELETE", "/v1/requests/{id}", generation.cancel, None, CancelledRequest),
     Route("POST", "/v1/prompts/explain", prompts.explain, ChatRequest, Explanation),
     Route("POST", "/v1/tokenize", prompts.tokenize, ChatRequest, TokenizeReply),
@@ -57,7 +70,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/segments/warm", warm.create, SegmentIds, WarmJobObject, 202),
     Route("GET", "/v1/segments/warm", warm.list_, None, WarmJobList),
     Route("GET", "/v1/segments/warm/{id}", warm.retrieve, None, WarmJobObject),
-    Route("GET", "/v1/segments/warm/{id}/events", warm.events),
+    Route("GET", "/v1/segments/warm/{id}/events", warm.events, streams=True),
     Route("POST", "/v1/segments/warm/{id}/cancel", warm.cancel, None, WarmJobObject),
     Route("POST", "/v1/segments/lookup", segments.lookup, SegmentIds),
     Route("POST", "/v1/segments/delete", segments.delete_many, SegmentIds, DeletedSegments),
