@@ -136,6 +136,10 @@ class ReuseConfig:
     min_segment_tokens: int = 64
 
     def __post_init__(self) -> None:
+        if not isinstance(self.mode, ReuseMode):
+            raise ConfigError(f"mode is a value of config.MODES, got {self.mode!r}")
+        if not isinstance(self.seam, SeamRule):
+            raise ConfigError(f"seam is a SeamRule (SeamRule.parse reads text), got {self.seam!r}")
         if self.min_segment_tokens < 1:
             raise ConfigError(
                 f"min_segment_tokens must be at least 1, got {self.min_segment_tokens}"
@@ -167,8 +171,16 @@ class StoreConfig:
     max_chain_entries_per_session: int = 2
 
     def __post_init__(self) -> None:
+        # told by name, not by a comparison that fails: settings come from people's files too
+        if not isinstance(self.budget_bytes, int):
+            raise ConfigError(f"budget_bytes must be a whole number, got {self.budget_bytes!r}")
         if self.budget_bytes <= 0:
             raise ConfigError(f"budget_bytes must be positive, got {self.budget_bytes}")
+        if self.max_chain_entries_per_session < 0:
+            raise ConfigError(
+                "max_chain_entries_per_session must not be negative, got "
+                f"{self.max_chain_entries_per_session}"
+            )
         if self.expected_segment_tokens <= 0:
             raise ConfigError(
                 f"expected_segment_tokens must be positive, got {self.expected_segment_tokens}"
@@ -198,6 +210,12 @@ class SchedulerConfig:
         for name in ("max_requests", "max_waiting"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_overtakes < 0:
+            raise ConfigError(f"max_overtakes must not be negative, got {self.max_overtakes}")
+        if not 0 < self.admission_timeout_s < math.inf:
+            raise ConfigError(
+                f"admission_timeout_s must be positive and finite, got {self.admission_timeout_s}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +235,9 @@ class EngineConfig:
             raise ConfigError(
                 f"dtype is auto, float64, float32, bfloat16 or float16, got {self.dtype!r}"
             )
+        if self.determinism is not None and not isinstance(self.determinism, Determinism):
+            names = ", ".join(f"Determinism({one.value!r})" for one in Determinism)
+            raise ConfigError(f"determinism is none or one of {names}, got {self.determinism!r}")
         if self.max_context_tokens is not None and self.max_context_tokens < 1:
             raise ConfigError(f"max_context_tokens must be positive, got {self.max_context_tokens}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, final, overload
 
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.demo import reader_path
+from hypic_sdk.errors import from_payload
 from hypic_sdk.prompt.catalog import MemoryCatalog
 from hypic_sdk.prompt.chat_template import ChatTemplate
 from hypic_sdk.prompt.segment import PromptPart
@@ -28,6 +29,7 @@ from hypic_sdk.wire.segments import (
     SegmentList,
     SegmentObject,
     SegmentState,
+    WarmJobObject,
 )
 from hypic_sdk.wire.shorthand import (
     ChatOptions,
@@ -159,6 +161,8 @@ class LocalSegments:
         Raises:
             RequestError, PoolExhausted: of the first that can not be registered; those before it
                 are.
+            HypicError: with `warm="wait"`, why the first that is not warm is not; all are
+                registered.
         """
         items = iter({"text": one} if isinstance(one, str) else dict(one) for one in texts)
         segments: list[SegmentObject] = []
@@ -168,7 +172,7 @@ class LocalSegments:
         if segments and warm != "none":
             job = self.warm.create(segments)
             if warm == "wait":
-                job.wait()
+                _raise_failure(job.wait())
         return tuple(segments)
 
     def retrieve(self, segment: SegmentRef) -> SegmentObject:
@@ -323,5 +327,17 @@ def _open_worker(
     from hypic_sdk.engine.worker import LocalWorker
 
     engine = load_engine(folder, config, on_progress)
-    tokenizer.check_vocab_size(engine.describe().spec.vocab_size)
+    spec = engine.describe().spec
+    tokenizer.check_vocab_size(spec.vocab_size)
+    tokenizer.check_end_tokens(spec.eos_token_ids)
     return LocalWorker(engine)
+
+
+def _raise_failure(job: WarmJobObject) -> None:
+    """Raise what kept a segment of an ended job from being warm, if anything did."""
+    if job.status != "succeeded" or job.errors:
+        first = job.errors[0] if job.errors else None
+        code = "request_cancelled" if first is None else first.code
+        message = f"the warm job was {job.status}" if first is None else first.message
+        details = {} if first is None else {"segment_id": first.segment_id}
+        raise from_payload({"code": code, "message": message, "details": details})

@@ -14,7 +14,6 @@ from tests.source_tree import REPOSITORY, python_files, runtime_imports
 NOT_IMPORTED_YET = {
     "flash-linear-attention": "the GPU scan needs it; it comes with the GPU models",
     "huggingface_hub": "checkpoints by hub id come with the next models",
-    "langchain-core": "its adapter comes with the client",
     "llama-index-core": "its adapter comes with the client",
 }
 # tools that are run, and plug-ins that pytest finds by itself

@@ -9,6 +9,7 @@ import torch
 
 from hypic_sdk.config import EngineConfig, cache_folder
 from hypic_sdk.engine.engine import Engine
+from hypic_sdk.errors import ConfigError
 from hypic_sdk.models.loader import load_model
 
 if TYPE_CHECKING:
@@ -24,11 +25,9 @@ def load_engine(
         ModelFileError: a folder that is not a whole model.
         ConfigError: settings that do not fit the model.
     """
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = usable_device(config.device)
     # a CPU is slow in 16 bit, and reads the checkpoint's own precision without loss in 32
-    dtype = torch.float32 if device == "cpu" else None
+    dtype = torch.float32 if device.type == "cpu" else None
     if config.dtype != "auto":
         dtype = getattr(torch, config.dtype)
     loaded = load_model(
@@ -39,3 +38,16 @@ def load_engine(
         digest_cache=cache_folder() / "digests.json",
     )
     return Engine(loaded.model, loaded.fingerprint, config)
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of a setting.  Raises ConfigError for one that is not here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"no device {name!r} can be used here: {reason}", device=name) from error
+    return device

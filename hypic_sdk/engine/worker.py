@@ -67,7 +67,8 @@ class LocalWorker:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        # a stream that is collected cancels, and collection may come inside of any block
+        self._lock = threading.RLock()
         self._listeners: dict[str, tuple[bool, Callable[[Event], None]]] = {}
         self._is_closed = False
         self._checked_s = time.monotonic()

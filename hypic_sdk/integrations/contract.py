@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect
-from collections.abc import Iterable, Mapping
+from bisect import bisect, bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, final
@@ -19,8 +19,8 @@ MIN_CHARS = 64
 
 MAX_TEXTS = 100_000
 MAX_PROMPT_CHARS = 1 << 20
-MAX_COMPARISONS = 200_000
-"""Of one prompt with known texts; only texts that begin alike come near it."""
+MAX_TRIES = 10_000
+"""Places of one prompt where a known text may begin; only a prompt made for it comes near it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,16 @@ class SegmentRegistry:
         min_chars: int = MIN_CHARS,
         max_texts: int = MAX_TEXTS,
         max_prompt_chars: int = MAX_PROMPT_CHARS,
-        max_comparisons: int = MAX_COMPARISONS,
+        max_tries: int = MAX_TRIES,
     ) -> None:
         self._min_chars = max(min_chars, ANCHOR_CHARS)
         self._max_texts = max_texts
         self._max_prompt_chars = max_prompt_chars
-        self._max_comparisons = max_comparisons
+        self._max_tries = max_tries
         self._ids: dict[str, str | None] = {}
-        # texts that begin alike, longest first; a tuple is replaced and never changed, for readers
+        # texts that begin alike, sorted; a tuple is replaced and never changed, for readers
         self._by_anchor: dict[str, tuple[str, ...]] = {}
+        self._longest = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -98,8 +99,9 @@ class SegmentRegistry:
                 segment_id = segment_id or self._ids.pop(text)
             else:
                 alike = self._by_anchor.get(text[:ANCHOR_CHARS], ())
-                place = bisect(alike, -len(text), key=lambda one: -len(one))
+                place = bisect(alike, text)
                 self._by_anchor[text[:ANCHOR_CHARS]] = (*alike[:place], text, *alike[place:])
+            self._longest = max(self._longest, len(text))
             # at the end of the dict: it is the one used last
             self._ids.pop(text, None)
             self._ids[text] = segment_id
@@ -132,22 +134,44 @@ class SegmentRegistry:
             return Cut((prompt,))
         if len(prompt) > self._max_prompt_chars:
             return Cut((prompt,), is_capped=True)
-        by_anchor, parts, end = self._by_anchor, list[str | KnownText](), 0
-        comparisons = 0
+        by_anchor, parts, end, tries = self._by_anchor, list[str | KnownText](), 0, 0
         starts = range(len(prompt) - ANCHOR_CHARS + 1)
         for start in [at for at in starts if prompt[at : at + ANCHOR_CHARS] in by_anchor]:
             if start < end:
                 continue
             alike = by_anchor.get(prompt[start : start + ANCHOR_CHARS], ())
-            comparisons += len(alike)
-            if comparisons > self._max_comparisons:
+            tries += 1
+            if tries > self._max_tries:
                 return Cut((prompt,), is_capped=True)
-            text = next((one for one in alike if prompt.startswith(one, start)), None)
+            text = _longest_beginning(prompt[start : start + self._longest], alike)
             if text is not None:
                 parts += [prompt[end:start], KnownText(text, self._ids.get(text))]
                 end = start + len(text)
         parts.append(prompt[end:])
         return Cut(tuple(part for part in parts if part) or (prompt,))
+
+
+def _longest_beginning(prompt: str, texts: Sequence[str]) -> str | None:
+    """The longest of sorted texts with which a prompt begins.
+
+    What sorts between such a text and the prompt begins with that text too.  So the last one that
+    is not behind the prompt is it; or else it is no longer than what the two have in common.
+    """
+    while texts:
+        place = bisect(texts, prompt)
+        if place == 0:
+            return None
+        last = texts[place - 1]
+        if prompt.startswith(last):
+            return last
+        prompt, texts = prompt[: _num_common(prompt, last)], texts[: place - 1]
+    return None
+
+
+def _num_common(one: str, other: str) -> int:
+    """How many first characters two texts have in common."""
+    lengths = range(1, min(len(one), len(other)) + 1)
+    return bisect_left(lengths, True, key=lambda length: not one.startswith(other[:length]))
 
 
 def register(

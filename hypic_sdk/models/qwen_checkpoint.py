@@ -46,7 +46,7 @@ def checkpoint_plan(config: Config, stored: Iterable[str] = ()) -> CheckpointPla
             places[f"model.layers.{i}.{name}"] = replace(
                 place, parameter=f"layers.{i}.{place.parameter}"
             )
-    return CheckpointPlan(places, tied, _rename)
+    return CheckpointPlan(places, tied, _rename, config.blocks)
 
 
 def _rename(name: str) -> str | None:

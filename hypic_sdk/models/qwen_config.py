@@ -21,6 +21,8 @@ from hypic_sdk.models.qwen_fields import (
     attention_layout,
     expert_layers,
     layer_kinds,
+    state_heads,
+    weight_blocks,
 )
 
 
@@ -128,7 +130,9 @@ class Config:
     eos_token_ids: tuple[int, ...] = ()
     moe: MoELayout | None = None
     sparse_layers: frozenset[int] = frozenset()  # layers whose feed-forward block has experts
-    packed: bool = False  # of the checkpoint alone: in memory all models lie alike
+    # of the checkpoint alone: in memory all models lie alike
+    packed: bool = False
+    blocks: tuple[int, int] | None = None  # that share a scale, of weights in 8 bits
 
     @classmethod
     def from_hf(cls, fields: Fields) -> Config:
@@ -141,8 +145,10 @@ class Config:
         release = RELEASES.get(model_type, DENSE) if isinstance(model_type, str) else DENSE
         outer = FieldReader(fields)
         outer.optional_names("architectures", release.architectures)
+        blocks = weight_blocks(outer)
         if "text_config" not in outer or not release.image_text:
-            return cls._from_text(outer, release, outer.flag("tie_word_embeddings", False))
+            tied = outer.flag("tie_word_embeddings", False)
+            return cls._from_text(outer, release, tied, blocks)
         outer.fixed("model_type", release.text_types[-1])
         outer.ignore("vision_config", "image_token_id", "video_token_id", "language_model_only")
         outer.ignore("vision_start_token_id", "vision_end_token_id")
@@ -153,19 +159,22 @@ class Config:
         tied = outer.flag("tie_word_embeddings", inner_tie)
         eos = outer.token_ids("eos_token_id")
         outer.refuse_unknown()
-        return cls._from_text(text, release, tied, eos)
+        text.fixed("quantization_config", None)
+        return cls._from_text(text, release, tied, blocks, eos)
 
     @classmethod
     def _from_text(
-        cls, text: FieldReader, release: Release, tied: bool, eos: tuple[int, ...] = ()
+        cls,
+        text: FieldReader,
+        release: Release,
+        tied: bool,
+        blocks: tuple[int, int] | None,
+        eos: tuple[int, ...] = (),
     ) -> Config:
         text.fixed("model_type", *release.text_types)
         for name, supported in FIXED_FIELDS.items():
             text.fixed(name, *supported)
-        num_key_heads = text.integer("linear_num_key_heads", 16)
-        num_heads = text.integer("linear_num_value_heads", 32)
-        if num_heads % num_key_heads:
-            text.refuse("linear_num_value_heads", f"must be a multiple of {num_key_heads}")
+        num_key_heads, num_heads = state_heads(text)
         defaults = release.defaults
         width = text.integer("hidden_size", defaults["hidden_size"])
         eps = text.number("rms_norm_eps", 1e-6, above=0.0, up_to=1.0)
@@ -189,6 +198,7 @@ class Config:
             moe=moe,
             sparse_layers=sparse,
             packed=release.packed,
+            blocks=blocks,
         )
         text.refuse_unknown(neutral_prefixes=("mtp_", "unsloth_"))
         text.raise_problems()

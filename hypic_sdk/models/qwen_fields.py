@@ -24,7 +24,6 @@ FIXED_FIELDS: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "sliding_window": (None,),
         "use_sliding_window": (False,),
         "is_encoder_decoder": (False,),
-        "quantization_config": (None,),
         "per_layer_config": (None,),
     }
 )
@@ -44,6 +43,15 @@ def layer_kinds(text: FieldReader, default_layers: int) -> tuple[LayerKind, ...]
     if len(names) != num_layers:
         text.refuse("layer_types", f"has {len(names)} entries, num_hidden_layers is {num_layers}")
     return tuple(_KINDS[name] for name in names)
+
+
+def state_heads(text: FieldReader) -> tuple[int, int]:
+    """Key heads and state heads of the linear layers."""
+    num_key_heads = text.integer("linear_num_key_heads", 16)
+    num_heads = text.integer("linear_num_value_heads", 32)
+    if num_heads % num_key_heads:
+        text.refuse("linear_num_value_heads", f"must be a multiple of {num_key_heads}")
+    return num_key_heads, num_heads
 
 
 def attention_layout(
@@ -99,6 +107,29 @@ def _moe_layout(text: FieldReader, defaults: Mapping[str, int], *, renormalise: 
         shared_inner=text.integer("shared_expert_intermediate_size", 512),
         renormalise=renormalise,
     )
+
+
+def weight_blocks(fields: FieldReader) -> tuple[int, int] | None:
+    """Rows and columns that share a scale in a checkpoint of 8-bit weights; none in any other.
+
+    Which modules are stored in 8 bits is read from the files.  Rows are not rounded to 8 bits, as
+    they are where such a product runs in 8 bits: that loses accuracy for speed.
+    """
+    stored = fields.nested("quantization_config")
+    if stored is None:
+        return None
+    stored.fixed("quant_method", "fp8")
+    stored.fixed("fmt", "e4m3")
+    stored.fixed("activation_scheme", "dynamic")
+    stored.fixed("dequantize", False, True)
+    stored.fixed("scale_fmt", None, "float")
+    stored.ignore("modules_to_not_convert")
+    blocks = stored.integers("weight_block_size")
+    if len(blocks) != 2 or 0 in blocks:
+        stored.refuse("weight_block_size", "must be two numbers above 0")
+        return None
+    stored.refuse_unknown()
+    return blocks[0], blocks[1]
 
 
 def _rotary(text: FieldReader, head_size: int) -> RotarySpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from hypic_sdk.models.checkpoint import CheckpointPlan, TensorPlace
 
 logger = logging.getLogger(__name__)
 
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
+_SCALED = "F8_E4M3"  # means something only with a scale for each block
+_SCALE = "_scale_inv"  # behind the name of the tensor that it scales
 # a message stays readable; every name is in the error's details
 _NAMED_IN_MESSAGE = 20
 
@@ -43,6 +45,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     dtype: str  # as safetensors writes it
     shard: Any  # an open safetensors handle
+    scale: StoredTensor | None = None  # [.., row blocks, column blocks], of 8-bit weights
 
     @property
     def num_bytes(self) -> int:
@@ -112,19 +115,23 @@ def match(
         ModelFileError: names every tensor that is missing, surplus, misshaped or unreadable.
     """
     found: dict[str, StoredTensor] = {}
+    scales: dict[str, StoredTensor] = {}
     skipped: list[StoredTensor] = []
     wrong = _Mismatch()
     for name, copies in tensors.items():
         planned = plan.rename(name)
         if planned is None:
             skipped += copies
-        elif len(copies) > 1 or planned in found:
+        elif len(copies) > 1 or planned in found or planned in scales:
             wrong.unreadable.append(f"{name} (stored twice)")
+        elif plan.blocks and planned.endswith(_SCALE):
+            scales[planned] = copies[0]
         elif planned not in plan.places and planned not in plan.tied:
             wrong.surplus.append(name)
         else:
             found[planned] = copies[0]
             _check_header(copies[0], plan, planned, wrong)
+    _attach_scales(found, scales, plan, wrong)
     wrong.missing += [name for name in plan.places if name not in found]
     wrong.raise_if_any(folder)
     if skipped:
@@ -147,6 +154,41 @@ def _check_header(
         wrong.unreadable.append(f"{stored.name} (dtype {stored.dtype})")
 
 
+def _attach_scales(
+    found: dict[str, StoredTensor],
+    scales: Mapping[str, StoredTensor],
+    plan: CheckpointPlan,
+    wrong: _Mismatch,
+) -> None:
+    """Give every 8-bit weight its scale; one has no meaning without the other."""
+    for name, scale in scales.items():
+        scaled = found.get(name.removesuffix(_SCALE))
+        if scaled is None or scaled.dtype != _SCALED:
+            wrong.surplus.append(scale.name)
+    for planned, stored in found.items():
+        if stored.dtype != _SCALED:
+            continue
+        found_scale = scales.get(planned + _SCALE)
+        if plan.blocks is None or len(stored.shape) < 2 or planned in plan.tied:
+            wrong.unreadable.append(f"{stored.name} (dtype {stored.dtype})")
+        elif found_scale is None:
+            wrong.missing.append(stored.name + _SCALE)
+        else:
+            _check_scale(stored, found_scale, plan.blocks, wrong)
+            found[planned] = replace(stored, scale=found_scale)
+
+
+def _check_scale(
+    stored: StoredTensor, scale: StoredTensor, blocks: tuple[int, int], wrong: _Mismatch
+) -> None:
+    *more, height, width = stored.shape
+    want = (*more, -(-height // blocks[0]), -(-width // blocks[1]))
+    if scale.shape != want:
+        wrong.misshaped.append(f"{scale.name} {list(scale.shape)}, not {list(want)}")
+    if scale.dtype == _SCALED or scale.dtype not in _BYTES:
+        wrong.unreadable.append(f"{scale.name} (dtype {scale.dtype})")
+
+
 def fill(
     model: nn.Module,
     found: Mapping[str, StoredTensor],
@@ -167,7 +209,10 @@ def fill(
     for name in sorted(found, key=lambda item: item in plan.tied):
         stored = found[name]
         place = plan.places[plan.tied.get(name, name)]
-        moves = list(_moves(_read(stored, folder), parameters[place.parameter].data, place))
+        tensor = _read(stored, folder)
+        if stored.scale is not None and plan.blocks is not None:
+            tensor = _scaled(tensor, _read(stored.scale, folder), plan.blocks)
+        moves = list(_moves(tensor, parameters[place.parameter].data, place))
         if name in plan.tied:
             if not all(torch.equal(tensor.to(target), target) for tensor, target in moves):
                 wrong.untied.append(f"{stored.name} differs from {plan.tied[name]}")
@@ -177,6 +222,17 @@ def fill(
         if on_progress is not None:
             on_progress(LoadProgress(done_bytes, total_bytes, stored.name))
     wrong.raise_if_any(folder)
+
+
+def _scaled(tensor: torch.Tensor, scale: torch.Tensor, blocks: tuple[int, int]) -> torch.Tensor:
+    """8-bit weights times the scale of their block, in fp32."""
+    height, width = tensor.shape[-2:]
+    wide = tensor.float()
+    for i, row_scales in enumerate(scale.float().unbind(-2)):
+        rows = slice(i * blocks[0], min((i + 1) * blocks[0], height))
+        columns = row_scales.repeat_interleave(blocks[1], dim=-1)[..., :width]
+        wide[..., rows, :] *= columns.unsqueeze(-2)
+    return wide
 
 
 def _moves(

@@ -7,7 +7,7 @@ import json
 import re
 import struct
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -183,6 +183,21 @@ class PromptTokenizer:
                 f"{model_vocab_size} rows: these files do not belong together",
                 tokenizer_size=self.vocab_size,
                 model_size=model_vocab_size,
+            )
+
+    def check_end_tokens(self, end_token_ids: Iterable[int]) -> None:
+        """Refuse a tokenizer that does not know the tokens that end the model's text.
+
+        Raises:
+            ModelFileError: naming the ids.
+        """
+        unknown = sorted(id_ for id_ in end_token_ids if not 0 <= id_ < self.vocab_size)
+        if unknown:
+            raise ModelFileError(
+                f"the model ends its text with ids {unknown}, the tokenizer knows ids up to "
+                f"{self.vocab_size - 1}: these files do not belong together",
+                end_token_ids=unknown,
+                tokenizer_size=self.vocab_size,
             )
 
 

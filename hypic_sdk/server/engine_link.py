@@ -49,7 +49,8 @@ class EngineLink:
     """Requests to whichever engine process is there now; the supervisor attaches it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # a stream that is collected cancels, and collection may come inside of any block
+        self._lock = threading.RLock()
         self._channel: Channel | None = None
         self._requests: dict[str, tuple[EngineRequest | WarmRequest, Callable[[Event], None]]] = {}
         self._asked: dict[int, Future[Any]] = {}

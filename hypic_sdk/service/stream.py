@@ -57,8 +57,13 @@ class ReplyStream:
 
     def drain(self) -> GrowingReply:
         """Wait for the rest; raises the error that ended the request."""
-        for _ in self:
-            pass  # the reply itself keeps what was said
+        try:
+            for _ in self:
+                pass  # the reply itself keeps what was said
+        except BaseException:
+            # an interrupt too: nobody would read the rest
+            self.close()
+            raise
         return self.reply
 
     def close(self) -> None:
@@ -66,6 +71,11 @@ class ReplyStream:
         if not self._is_closed:
             self._is_closed = True
             self._worker.cancel(self.reply.prepared.request_id)
+
+    def __del__(self) -> None:
+        # a stream that was dropped half read must not run on; not set if `__init__` failed
+        if hasattr(self, "_is_closed"):
+            self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from hypic_sdk.errors import RequestError
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.parse import parse
@@ -58,9 +59,14 @@ def chat_request(messages: Iterable[Mapping[str, Any]], options: ChatOptions) ->
     """
     fields: dict[str, Any] = dict(options)
     _check_names(fields, ChatOptions)
-    if "documents" in fields:
-        fields["documents"] = [_document(one) for one in fields["documents"]]
-    return parse(ChatRequest, {**fields, "messages": [_message(one) for one in messages]})
+    if fields.get("documents") is None:
+        fields.pop("documents", None)
+    else:
+        documents = _several(fields["documents"], "documents")
+        fields["documents"] = [_document(one) for one in documents]
+    return parse(
+        ChatRequest, {**fields, "messages": [_message(m) for m in _several(messages, "messages")]}
+    )
 
 
 def completion_request(
@@ -69,7 +75,9 @@ def completion_request(
     """The request of a plain prompt: a text, or its parts in order; raises as `chat_request`."""
     fields: dict[str, Any] = dict(options)
     _check_names(fields, CompletionOptions)
-    parts = prompt if isinstance(prompt, str) else [_part(one) for one in prompt]
+    parts = (
+        prompt if isinstance(prompt, str) else [_part(one) for one in _several(prompt, "prompt")]
+    )
     return parse(CompletionRequest, {**fields, "prompt": parts})
 
 
@@ -80,11 +88,22 @@ def _check_names(fields: Mapping[str, Any], known: type[Any]) -> None:
         raise TypeError(f"unexpected keyword arguments: {', '.join(unknown)}")
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+def _several(values: Any, name: str) -> list[Any]:
+    """A list of what was given; a single text or mapping is no list of its letters or keys."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise RequestError(
+            f"{name} is a list, got {type(values).__name__}: {values!r:.80}", param=name
+        )
+    return list(values)
+
+
+def _message(message: Any) -> Any:
+    if not isinstance(message, Mapping):
+        return message  # told by its place in the list when it is parsed
     content = message.get("content")
     if content is None or isinstance(content, str):
         return dict(message)
-    return {**message, "content": [_part(part) for part in content]}
+    return {**message, "content": [_part(part) for part in _several(content, "content")]}
 
 
 def _part(part: Any) -> Any:
@@ -94,10 +113,13 @@ def _part(part: Any) -> Any:
     return {"type": "text", "text": part} if isinstance(part, str) else part
 
 
-def _document(document: str | SegmentObject | Mapping[str, Any]) -> dict[str, Any]:
+def _document(document: Any) -> Any:
     if isinstance(document, SegmentObject):
         return {"segment_id": document.id}
-    return {"text": document} if isinstance(document, str) else dict(document)
+    if isinstance(document, str):
+        return {"text": document}
+    # what is neither is told by its place in the list when it is parsed
+    return dict(document) if isinstance(document, Mapping) else document
 
 
 def id_of(segment: SegmentRef) -> str:

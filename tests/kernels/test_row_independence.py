@@ -78,7 +78,7 @@ def test_linear_with_other_numbers_of_threads(threads):
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [(40, 17), (300, 96), (384, 192), (1000, 384)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(40, 17), (384, 192), (1000, 96)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_tiled_product(inputs, outputs, dtype):
     """The way that is taken where the fast one does not suit."""

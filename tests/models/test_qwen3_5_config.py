@@ -183,7 +183,6 @@ def test_released_config_is_read() -> None:
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"sliding_window": 4096}, "sliding_window"),
         ({"mlp_only_layers": [1]}, "mlp_only_layers"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
         ({"per_layer_config": {"0": {"head_dim": 8}}}, "per_layer_config"),
         ({"num_experts": 8}, "num_experts"),
         ({"logit_scale": 2.0}, "logit_scale"),

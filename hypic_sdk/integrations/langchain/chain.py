@@ -16,7 +16,7 @@ from langchain_core.prompts import (
 )
 from langchain_core.runnables import (
     Runnable,
-    RunnableBindingBase,
+    RunnableBinding,
     RunnableLambda,
     RunnablePassthrough,
 )
@@ -69,13 +69,14 @@ def create_segment_documents_chain(
 
 
 def _registry(llm: LanguageModelLike) -> SegmentRegistry | None:
-    model: object = llm
-    while isinstance(model, RunnableBindingBase):
+    model: Any = llm
+    while isinstance(model, RunnableBinding):
         model = model.bound
     return model.registry if isinstance(model, ChatHypic) else None
 
 
 def _known(registry: SegmentRegistry | None, documents: list[Document]) -> list[Document]:
-    for document in documents if registry is not None else ():
-        registry.add(document.page_content)
+    if registry is not None:
+        for document in documents:
+            registry.add(document.page_content)
     return documents

@@ -10,7 +10,7 @@ from langchain_core.language_models import LangSmithParams
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from pydantic import Field, PrivateAttr, SecretStr
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from hypic_sdk.client import AsyncHypic, Hypic
 from hypic_sdk.client.async_client import DEFAULT_TIMEOUT_S
@@ -55,7 +55,7 @@ class ChatHypic(BaseChatModel):
     _own_client: Hypic | None = PrivateAttr(default=None)
     _own_async_client: AsyncHypic | None = PrivateAttr(default=None)
 
-    model_config = {"arbitrary_types_allowed": True}
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     @property
     def _llm_type(self) -> str:
@@ -70,6 +70,16 @@ class ChatHypic(BaseChatModel):
         params["ls_provider"] = "hypic"
         params["ls_model_name"] = kwargs.get("model") or self.model or "default"
         return params
+
+    def get_num_tokens_from_messages(
+        self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
+    ) -> int:
+        """The tokens of the whole prompt, template included, where the client can count them."""
+        tokenize = getattr(self.calls(), "tokenize", None)
+        if tokenize is None:
+            return super().get_num_tokens_from_messages(messages, tools)
+        with core_errors():
+            return int(tokenize(messages=MessageWriter().messages(messages)).count)
 
     def calls(self) -> Any:
         """The client that waits; one over `base_url` is made at the first call."""

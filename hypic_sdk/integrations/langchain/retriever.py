@@ -11,7 +11,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
 from hypic_sdk.errors import HypicError
@@ -39,13 +39,13 @@ class HypicSegmentRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        config = {"callbacks": run_manager.get_child()}
+        config = RunnableConfig(callbacks=run_manager.get_child())
         return self._registered(self.retriever.invoke(query, config, **kwargs))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        config = {"callbacks": run_manager.get_child()}
+        config = RunnableConfig(callbacks=run_manager.get_child())
         documents = await self.retriever.ainvoke(query, config, **kwargs)
         calls, texts = self.chat.async_calls(), _texts(self.chat, documents)
         if calls is None:

@@ -1,4 +1,4 @@
-"""Exactness laws 1, 2, 4, 5 and 6 of design 3.7 for models with routed experts.
+"""Exactness laws 1, 2, 4, 5 and 6 of design 3.7 for the Qwen models, dense and with experts.
 
 Against one plain forward in fp64, where rounding flips no expert; between runs of the engine in
 fp32 and bit for bit, where a tie is broken the same way each time.
@@ -33,13 +33,14 @@ from tests.engine.harness import (
 )
 from tests.engine.prompts import inner, prompt_of, prompts, tokens
 from tests.engine.reference_assembler import assemble
-from tests.models.oracle import MOE_SIZES, NEXT_SIZES, randomise
+from tests.models.oracle import MOE_SIZES, NEXT_SIZES, SIZES, randomise
 from tests.plain_context import PlainContext
 
 REL_RMS = 1e-10  # design 3.7: between our own paths in fp64
 MANY_TOKENS = 4096
 
 FIELDS = {
+    "qwen3_5": {"model_type": "qwen3_5_text", **SIZES},
     "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **MOE_SIZES},
     "qwen3_next": {"model_type": "qwen3_next", **NEXT_SIZES, "mlp_only_layers": [1]},
 }
@@ -66,7 +67,7 @@ def model_of(name: str, dtype: torch.dtype) -> CausalLM:
     return model.to(dtype).eval()
 
 
-def moe_engine(name: str, dtype: torch.dtype = torch.float32, **settings_: object) -> Engine:
+def qwen_engine(name: str, dtype: torch.dtype = torch.float32, **settings_: object) -> Engine:
     stored = "float64" if dtype is torch.float64 else "float16"
     return engine_of(dtype=dtype, transition_dtype=stored, model=model_of(name, dtype), **settings_)
 
@@ -84,7 +85,7 @@ def check_full_recompute(name: str, prompt: SegmentedPrompt, events: list[TokenE
 @FEW
 @given(prompt=prompts())
 def test_law_1_every_token_live_equals_full_recompute(name, prompt):
-    events = answer(moe_engine(name, torch.float64), prompt, reuse=False)
+    events = answer(qwen_engine(name, torch.float64), prompt, reuse=False)
     check_full_recompute(name, prompt, events)
 
 
@@ -98,7 +99,7 @@ def test_law_1_every_token_live_equals_full_recompute(name, prompt):
 )
 def test_law_2_a_segment_at_position_0_equals_full_recompute(name, length, trailing, seed, seam):
     prompt = prompt_of(inner(tokens(seed, length)), tokens(seed + 1, trailing))
-    engine = moe_engine(name, torch.float64, seam=seam)
+    engine = qwen_engine(name, torch.float64, seam=seam)
     for _ in ("cold", "warm"):
         events = answer(engine, prompt)
         check_full_recompute(name, prompt, events)
@@ -109,13 +110,13 @@ def test_law_2_a_segment_at_position_0_equals_full_recompute(name, length, trail
 @FEW
 @given(prompt=prompts(), more=st.integers(1, 90))
 def test_law_6_continuing_equals_the_longer_forward(name, prompt, more):
-    engine = moe_engine(name, torch.float64)
+    engine = qwen_engine(name, torch.float64)
     reply = token_ids(answer(engine, prompt, session_id="s"))
     last = prompt.parts[-1].token_ids + tuple(reply) + tokens(7, more)
     turn = SegmentedPrompt((*prompt.parts[:-1], PromptPart(Role.TRAILING, last)), prompt.borders)
     continued = answer(engine, turn, session_id="s")
     assert report_of(continued).chain_tokens == prompt.num_tokens + len(reply) - 1
-    afresh = answer(moe_engine(name, torch.float64), turn)
+    afresh = answer(qwen_engine(name, torch.float64), turn)
     assert_close("logprobs", logprobs(continued), logprobs(afresh), rel_rms=REL_RMS)
 
 
@@ -144,15 +145,15 @@ def crowd(engine: Engine, prompt: SegmentedPrompt) -> list[TokenEvent]:
 @models
 def test_law_4_warm_equals_cold_bit_for_bit(name):
     prompt, documents = two_documents()
-    missing = answer(moe_engine(name), prompt)
+    missing = answer(qwen_engine(name), prompt)
     assert {s.status for s in report_of(missing).segments} == {SegmentStatus.COLD}
 
-    warmed = moe_engine(name)
+    warmed = qwen_engine(name)
     warm(warmed, *reversed(documents))
     hit = answer(warmed, prompt)
     assert {s.status for s in report_of(hit).segments} == {SegmentStatus.HIT}
 
-    mixed_engine = moe_engine(name)
+    mixed_engine = qwen_engine(name)
     warm(mixed_engine, documents[1])
     mixed = answer(mixed_engine, prompt)
     assert {s.status for s in report_of(mixed).segments} == {
@@ -163,8 +164,8 @@ def test_law_4_warm_equals_cold_bit_for_bit(name):
         "hit": hit,
         "mixed": mixed,
         "again": answer(warmed, prompt),
-        "budgeted": answer(moe_engine(name, step_tokens=256), prompt),
-        "crowded": crowd(moe_engine(name), prompt),
+        "budgeted": answer(qwen_engine(name, step_tokens=256), prompt),
+        "crowded": crowd(qwen_engine(name), prompt),
     }
     for run, events in runs.items():
         assert torch.equal(logprobs(events), logprobs(missing)), run
@@ -176,9 +177,9 @@ def test_law_4_warm_equals_cold_bit_for_bit(name):
 @given(prompt=prompts(), data=st.data())
 def test_law_4_on_random_prompts(name, prompt, data):
     """Any subset warmed, any step budget."""
-    cold = answer(moe_engine(name), prompt)
+    cold = answer(qwen_engine(name), prompt)
     segments = [part for part in prompt.parts if part.role is Role.INNER]
-    engine = moe_engine(name, step_tokens=data.draw(st.sampled_from([64, 128, 512])))
+    engine = qwen_engine(name, step_tokens=data.draw(st.sampled_from([64, 128, 512])))
     if segments:
         warm(engine, *data.draw(st.lists(st.sampled_from(segments), max_size=3)))
     assert torch.equal(logprobs(answer(engine, prompt)), logprobs(cold))
@@ -188,8 +189,8 @@ def test_law_4_on_random_prompts(name, prompt, data):
 def test_laws_1_and_4_live_runs_are_the_same_bits_in_any_company(name):
     """Without reuse: alone, and in a batch with requests that compute segments."""
     prompt, _ = two_documents()
-    alone = answer(moe_engine(name), prompt, reuse=False)
-    engine = moe_engine(name, step_tokens=128)
+    alone = answer(qwen_engine(name), prompt, reuse=False)
+    engine = qwen_engine(name, step_tokens=128)
     engine.submit(request_of(two_documents(100)[0], max_tokens=9))
     early = [event for _ in range(4) for event in engine.step()]
     message = request_of(prompt, reuse=False)
@@ -203,12 +204,12 @@ def test_law_5_an_entry_is_a_function_of_its_tokens(name):
     prompt, documents = two_documents()
     alone = []
     for document in documents:
-        engine = moe_engine(name)
+        engine = qwen_engine(name)
         warm(engine, document)
         alone += engine.entry_digests([document])
     assert None not in alone
     assert len(set(alone)) == len(documents)
-    together, asked, crowded = (moe_engine(name, step_tokens=n) for n in (512, 64, 256))
+    together, asked, crowded = (qwen_engine(name, step_tokens=n) for n in (512, 64, 256))
     warm(together, *documents)
     answer(asked, prompt)
     crowd(crowded, prompt)
@@ -221,7 +222,7 @@ def test_law_5_an_entry_is_a_function_of_its_tokens(name):
 @given(prompt=prompts(max_segment=40), seam=st.builds(SeamRule, st.integers(0, 9), st.just(2)))
 def test_the_engine_is_the_definition(name, prompt, seam):
     """Design 3, token by token and with explicit matrices, gaps among other tokens included."""
-    engine = moe_engine(name, torch.float64, seam=seam)
+    engine = qwen_engine(name, torch.float64, seam=seam)
     model, reuse = model_of(name, torch.float64), ReuseConfig(seam=seam, min_segment_tokens=1)
     chosen, want = assemble(model, prompt, reuse, num_tokens=3)
     events = answer(engine, prompt)
