@@ -13,7 +13,13 @@ import pytest
 
 from hypic_sdk import EngineConfig, LocalHypic, ReuseConfig, SchedulerConfig, StoreConfig
 from hypic_sdk.demo import reader_path
-from hypic_sdk.errors import ConfigError, ModelFileError, PromptTooLong, RequestError
+from hypic_sdk.errors import (
+    ConfigError,
+    ModelFileError,
+    PromptTooLong,
+    QueueFull,
+    RequestError,
+)
 
 ASK = [{"role": "user", "content": "hi"}]
 
@@ -106,6 +112,18 @@ def test_documents_of_none_are_no_documents(local: LocalHypic) -> None:
 def test_settings_that_can_not_work_are_named(make: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+def test_who_waits_for_a_place_is_not_told_of_room() -> None:
+    scheduler = SchedulerConfig(max_requests=1, admission_timeout_s=0.5)
+    with LocalHypic(config=EngineConfig(scheduler=scheduler)) as local:
+        running = local.chat.completions.create(
+            messages=ASK, stream=True, max_tokens=6000, ignore_eos=True
+        )
+        next(running)
+        with pytest.raises(QueueFull, match="max_requests is 1"):
+            local.chat.completions.create(messages=ASK, max_tokens=1)
+        running.close()
 
 
 def test_a_tokenizer_without_the_end_token_is_refused(tmp_path: Path) -> None:

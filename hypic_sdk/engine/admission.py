@@ -233,14 +233,26 @@ class Admission:
         request.clock.admitted_s = now_s
         request.stamp = stamp
 
-    def overdue(self, now_s: float) -> list[Refusal]:
-        """Requests that waited too long for room; they stay queued until removed."""
+    def overdue(self, now_s: float, *, num_active: int) -> list[Refusal]:
+        """Requests that waited too long for room or a place; they stay queued until removed."""
         limit_s = self._config.admission_timeout_s
         return [
-            Refusal(request, self._no_room(request))
+            Refusal(
+                request,
+                self._no_room(request) if self.room_is_wanted else self._no_place(num_active),
+            )
             for request in self._waiting
             if now_s - request.clock.submitted_s > limit_s
         ]
+
+    def _no_place(self, num_active: int) -> QueueFull:
+        limit, limit_s = self._config.max_requests, self._config.admission_timeout_s
+        return QueueFull(
+            f"not begun within {limit_s:g} s: {num_active} requests run, max_requests is {limit}; "
+            "try again later",
+            active=num_active,
+            limit=limit,
+        )
 
     def _no_room(self, request: Request) -> PoolExhausted:
         need, layout = self.draft(request, with_chain=True).need, self._layout

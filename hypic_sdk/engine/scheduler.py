@@ -114,7 +114,7 @@ class Scheduler:
                 timeout_s = request.message.timeout_s
                 message = f"the request did not end within its {timeout_s:g} s"
                 self._fail_request(request, DeadlineExceeded(message, timeout_s=timeout_s))
-        for refusal in self._admission.overdue(now_s):
+        for refusal in self._admission.overdue(now_s, num_active=len(self._active)):
             self._fail_request(refusal.request, refusal.error)
 
     def next_batch(self) -> Batch | None:
