@@ -89,6 +89,18 @@ def test_wrong_types_are_named(local: LocalHypic, fields: dict[str, Any]) -> Non
         local.chat.completions.create(**{"messages": ASK, **fields})
 
 
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), float("inf")])
+def test_metadata_that_no_reply_can_carry_is_refused(local: LocalHypic, value: object) -> None:
+    with pytest.raises(RequestError, match="metadata"):
+        local.segments.create("a text", metadata={"a": value})
+
+
+def test_template_values_that_no_reply_can_carry_are_refused(local: LocalHypic) -> None:
+    for field in ({"tools": [{"a": "\ud800"}]}, {"chat_template_kwargs": {"a": "\ud800"}}):
+        with pytest.raises(RequestError, match="surrogate"):
+            local.chat.completions.create(messages=ASK, **field)
+
+
 def test_documents_of_none_are_no_documents(local: LocalHypic) -> None:
     reply = local.chat.completions.create(messages=ASK, documents=None, max_tokens=1)
     assert reply.cache.segments == ()

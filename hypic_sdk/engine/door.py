@@ -37,7 +37,7 @@ class Door:
         if least > limit:
             raise PromptTooLong(
                 f"the prompt has {prompt.num_tokens} tokens, the context holds {limit} "
-                "with the answer",
+                "with the answer: shorten it, or raise max_context_tokens if the model allows",
                 num_tokens=prompt.num_tokens,
                 limit_tokens=limit,
             )
@@ -69,7 +69,8 @@ class Door:
                 raise RequestError("a segment to warm is an inner part with an id and tokens")
             if len(part.token_ids) > limit:
                 raise PromptTooLong(
-                    f"the segment has {len(part.token_ids)} tokens, the context holds {limit}",
+                    f"the segment has {len(part.token_ids)} tokens, the context holds {limit}: "
+                    "register it in pieces",
                     num_tokens=len(part.token_ids),
                     limit_tokens=limit,
                 )

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field, model_validator
 from hypic_sdk.wire import limits
 from hypic_sdk.wire.options import SamplingFields
 from hypic_sdk.wire.parse import WireModel
-from hypic_sdk.wire.parts import Content, DocumentItem, Name, Text
+from hypic_sdk.wire.parts import Content, DocumentItem, Name, Text, has_utf8
 
 Arguments = Annotated[str, Field(max_length=limits.MAX_ARGUMENTS_CHARS)]
 
@@ -69,7 +69,9 @@ class ChatRequest(SamplingFields):
 
     @model_validator(mode="after")
     def _is_within_caps(self) -> Self:
-        size = len(json.dumps([self.tools, self.chat_template_kwargs]))
+        written = json.dumps([self.tools, self.chat_template_kwargs], ensure_ascii=False)
+        has_utf8(written)
+        size = len(written)
         if size > limits.MAX_TOOLS_JSON_CHARS:
             raise ValueError(
                 f"tools and chat_template_kwargs have {size} characters of JSON, limit is "

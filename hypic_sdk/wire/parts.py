@@ -10,7 +10,8 @@ from hypic_sdk.wire import limits
 from hypic_sdk.wire.parse import WireModel
 
 
-def _has_utf8(text: str) -> str:
+def has_utf8(text: str) -> str:
+    """The text as it is.  Raises ValueError for one that no UTF-8 can carry."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -18,10 +19,10 @@ def _has_utf8(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(max_length=limits.MAX_TEXT_CHARS), AfterValidator(_has_utf8)]
+Text = Annotated[str, Field(max_length=limits.MAX_TEXT_CHARS), AfterValidator(has_utf8)]
 FullText = Annotated[Text, Field(min_length=1)]
 Name = Annotated[
-    str, Field(min_length=1, max_length=limits.MAX_NAME_CHARS), AfterValidator(_has_utf8)
+    str, Field(min_length=1, max_length=limits.MAX_NAME_CHARS), AfterValidator(has_utf8)
 ]
 SegmentIdText = Annotated[str, Field(pattern=r"^seg_[a-z2-7]{32}$")]
 

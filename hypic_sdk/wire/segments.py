@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from hypic_sdk.wire import limits
 from hypic_sdk.wire.parse import ReplyModel, WireModel
-from hypic_sdk.wire.parts import FullText, Name, SegmentIdText
+from hypic_sdk.wire.parts import FullText, Name, SegmentIdText, has_utf8
 
-MetadataValue = str | int | float | bool | None
+MetadataValue = Annotated[str, AfterValidator(has_utf8)] | int | FiniteFloat | bool | None
 Metadata = Annotated[dict[Name, MetadataValue], Field(max_length=limits.MAX_METADATA)]
 
 
