@@ -33,8 +33,8 @@ def assert_row_independent(rows_op: Callable[..., torch.Tensor], *pools: torch.T
         assert wrong == 0, f"{wrong} of {rows} rows from {start} on differ"
 
 
-@pytest.mark.parametrize("outputs", [1, 33, 96, 384])
-@pytest.mark.parametrize("inputs", [40, 300, 384, 1000, 2048])
+@pytest.mark.parametrize("outputs", [1, 3, 33, 96, 192, 384])
+@pytest.mark.parametrize("inputs", [40, 300, 384, 1000, 1024, 2048])
 def test_linear(inputs, outputs):
     pool, weight = torch.randn(POOL_ROWS, inputs), torch.randn(outputs, inputs)
     assert_row_independent(lambda x: linear(x, weight, row_independent=True), pool)
@@ -78,7 +78,7 @@ def test_linear_with_other_numbers_of_threads(threads):
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [(40, 17), (384, 192), (1000, 96)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(40, 17), (300, 96), (384, 192), (1000, 384)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_tiled_product(inputs, outputs, dtype):
     """The way that is taken where the fast one does not suit."""
@@ -108,7 +108,7 @@ def test_linear_with_the_instructions_of_smaller_machines():
             "import torch",
             "from hypic_sdk.kernels.linear.op import linear",
             "from tests.kernels.test_row_independence import POOL_ROWS, assert_row_independent",
-            "for inputs, outputs in ((1000, 131), (384, 384), (96, 40)):",
+            "for inputs, outputs in ((417, 192), (1000, 131), (384, 384), (96, 40), (300, 3)):",
             "    pool, weight = torch.randn(POOL_ROWS, inputs), torch.randn(outputs, inputs)",
             "    assert_row_independent(lambda x: linear(x, weight, row_independent=True), pool)",
         ]
