@@ -73,6 +73,7 @@ def open_engine(settings: ProcessSettings, channel: Channel) -> Engine | None:
             model_fingerprint=described.model_fingerprint,
             vocab_size=described.spec.vocab_size,
             max_context_tokens=described.settings.max_context_tokens,
+            eos_token_ids=described.spec.eos_token_ids,
             conv_width=described.settings.conv_width,
             load_s=time.monotonic() - started_s,
         )

@@ -20,6 +20,7 @@ from hypic_sdk.server.sqlite_catalog import SegmentFile, SqliteCatalog
 from hypic_sdk.server.supervisor import EngineState, EngineSupervisor
 from hypic_sdk.server.tenants import Tenants
 from hypic_sdk.service import ModelFacts
+from hypic_sdk.transport.control import EngineReady
 from hypic_sdk.transport.process_settings import ProcessSettings
 
 logger = logging.getLogger(__name__)
@@ -62,16 +63,17 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
         open_catalog = _registry(settings.segments_file, stack)
         stack.callback(supervisor.stop)
         supervisor.start()
-        facts = await _facts(supervisor, settings, stop)
-        if facts is None:
+        ready = await _ready(supervisor, settings, stop)
+        if ready is None:
             return
         factory = ServiceFactory.from_folder(
             settings.model_folder,
             supervisor.link,
             model_name=settings.model_name,
-            facts=facts,
+            facts=ModelFacts(settings.engine.reuse, ready.conv_width, ready.max_context_tokens),
             open_catalog=open_catalog,
         )
+        factory.check_model(ready.vocab_size, ready.eos_token_ids)
         app = create_app(factory, supervisor.link, settings=settings.server, tenants=tenants)
         async with serving(app, host=settings.host, port=settings.port) as url:
             on_ready(url)
@@ -90,9 +92,9 @@ def _registry(path: Path | None, stack: ExitStack) -> OpenCatalog | None:
     return lambda namespace, tokenizer: SqliteCatalog(file, namespace, tokenizer)
 
 
-async def _facts(
+async def _ready(
     supervisor: EngineSupervisor, settings: LaunchSettings, stop: asyncio.Event
-) -> ModelFacts | None:
+) -> EngineReady | None:
     """What the engine says of itself when it is ready; none if it is to end before that."""
     waiting = asyncio.ensure_future(
         asyncio.to_thread(supervisor.wait_ready, settings.load_timeout_s)
@@ -105,8 +107,7 @@ async def _facts(
         waiting.exception()  # that it was stopped is no news
         return None
     stopped.cancel()
-    ready = waiting.result()
-    return ModelFacts(settings.engine.reuse, ready.conv_width, ready.max_context_tokens)
+    return waiting.result()
 
 
 async def _until_stopped(supervisor: EngineSupervisor, stop: asyncio.Event) -> None:

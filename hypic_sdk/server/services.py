@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, final
 
@@ -66,6 +66,11 @@ class ServiceFactory:
             sampling=sampling_defaults(folder),
             open_catalog=open_catalog,
         )
+
+    def check_model(self, vocab_size: int, end_token_ids: Sequence[int]) -> None:
+        """Raises ModelFileError for a tokenizer that is not this model's."""
+        self._tokenizer.check_vocab_size(vocab_size)
+        self._tokenizer.check_end_tokens(end_token_ids)
 
     def __call__(self, namespace: str) -> Service:
         """The service of a namespace, made anew."""

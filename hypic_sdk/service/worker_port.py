@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from hypic_sdk.prompt.segment import PromptPart
-from hypic_sdk.transport.messages import EngineRequest, TokenEvent, WarmEvent, WarmRequest
-
-Event = TokenEvent | WarmEvent
+from hypic_sdk.transport.events import Event as Event  # part of the port
+from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 
 
 class WorkerPort(Protocol):

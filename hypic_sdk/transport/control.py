@@ -50,6 +50,7 @@ class EngineReady:
     model_fingerprint: str
     vocab_size: int
     max_context_tokens: int
+    eos_token_ids: tuple[int, ...]
     conv_width: int  # of the short convs: what a seam must cover
     load_s: float
 

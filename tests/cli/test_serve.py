@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hypic_sdk import Hypic
+from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
 
 
@@ -65,3 +68,20 @@ def test_what_keeps_it_from_starting_is_a_sentence(
     assert ended.returncode == 1
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_tokenizer_of_another_model_is_refused_here_too(tmp_path: Path) -> None:
+    folder = tmp_path / "reader"
+    shutil.copytree(reader_path(), folder)
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer["added_tokens"] = []
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    command = [sys.executable, "-m", "hypic_sdk.cli", "serve", "--port", "0"]
+    environment = {**os.environ, "HYPIC_CACHE_DIR": str(tmp_path), "COLUMNS": "200"}
+    ended = subprocess.run(
+        [*command, "--model", str(folder)],
+        capture_output=True, text=True, timeout=120, env=environment,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "do not belong together" in ended.stderr

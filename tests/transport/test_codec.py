@@ -57,7 +57,7 @@ MESSAGES: tuple[codec.Message, ...] = (
     TokenEvent("r", finish_reason=FinishReason.ERROR, error={"code": "x", "details": {"n": 1}}),
     WarmEvent("w", segment_id("x"), SegmentStatus.HIT, 3, 0.0),
     Answer(7, [True, False]),
-    EngineReady("f", 10, 100, 4, 1.5),
+    EngineReady("f", 10, 100, (7,), 4, 1.5),
     EngineFailed({"code": "model_file_error", "message": "torn"}),
 )
 
