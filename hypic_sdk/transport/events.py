@@ -10,7 +10,9 @@ Event = TokenEvent | WarmEvent
 
 def is_last(event: Event) -> bool:
     """Whether no event of the same request follows."""
-    return event.finish_reason is not None if isinstance(event, TokenEvent) else event.done
+    if isinstance(event, TokenEvent):
+        return event.finish_reason is not None and event.replies_left == 0
+    return event.done
 
 
 def failed(request_id: str, error: HypicError, *, is_warm: bool) -> Event:

@@ -9,18 +9,43 @@ from typing import Any
 from hypic_sdk.prompt.segment import PromptPart, SegmentedPrompt, SegmentId
 
 
+class GrammarKind(Enum):
+    """What a reply must match."""
+
+    JSON = "json"  # any JSON object; the source is empty
+    JSON_SCHEMA = "json_schema"  # the source is the schema, as JSON text
+    LARK = "lark"  # the source is a Lark grammar
+    REGEX = "regex"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The language that a reply is held to, token by token."""
+
+    kind: GrammarKind
+    source: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen: `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 are off."""
 
     max_tokens: int = 256
+    min_tokens: int = 0  # so many before an end token or a stop token may come
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0  # least probability, as a share of the likeliest token's; 0 is off
+    repetition_penalty: float = 1.0  # divides logits of tokens seen in prompt or reply; 1 is off
+    presence_penalty: float = 0.0  # taken off once from each token of the reply so far
+    frequency_penalty: float = 0.0  # taken off for each time that it stands there
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token id, what is added to its logit
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # none: off; n: the chosen token's and the n best
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens; with `reuse` off only
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +59,7 @@ class EngineRequest:
     reuse: bool = True  # false is mode "off": reads no entry, writes none
     session_id: str | None = None
     timeout_s: float | None = None
+    num_replies: int = 1  # so many replies to one prompt, which is prepared once
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +149,12 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One step of one request.
+    """One step of one reply of a request.
 
-    Each request ends with exactly one event whose `finish_reason` is set; it carries the report (if
-    the prompt was processed) or the error payload (see `errors.HypicError.to_payload`).  The end
-    token itself is not in `token_ids`.
+    Each reply ends with exactly one event whose `finish_reason` is set; the one with no
+    `replies_left` ends the request, with the report (if the prompt was processed) or the error
+    payload (see `errors.HypicError.to_payload`).  An error ends all replies at once.  The end token
+    itself is not in `token_ids`.
     """
 
     request_id: str
@@ -136,6 +163,9 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     report: EngineReport | None = None
     error: dict[str, Any] | None = None
+    reply_index: int = 0
+    replies_left: int = 0  # replies of the request that have not ended; read with finish_reason
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # from the second token of the prompt on
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,10 @@ class TestMessageToTheEngine:
             chat(max_tokens=9, max_completion_tokens=7, temperature=0.5, top_p=0.9, top_k=3, seed=5,
                  stop_token_ids=[1], ignore_eos=True, logprobs=True, top_logprobs=2)
         )  # fmt: skip
-        assert worker.last.sampling == SamplingParams(7, 0.5, 3, 0.9, 5, (1,), True, 2)
+        assert worker.last.sampling == SamplingParams(
+            max_tokens=7, temperature=0.5, top_k=3, top_p=0.9, seed=5, stop_token_ids=(1,),
+            ignore_eos=True, logprobs=2,
+        )  # fmt: skip
         service(worker).chat(chat(logprobs=True, top_k=-1))
         assert (worker.last.sampling.logprobs, worker.last.sampling.top_k) == (0, 0)
         service(worker).complete(plain("x", logprobs=3))
