@@ -1,0 +1,1 @@
+"""Which worker computes what: plans over several engines.  Hints only; an engine decides."""
