@@ -1,0 +1,94 @@
+"""A segment entry as one stretch of bytes, to be sent to another worker, and back again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+
+from hypic_sdk.errors import TransferFailed
+from hypic_sdk.store.entries import SegmentEntry
+from hypic_sdk.store.layout import NO_SLOT
+from hypic_sdk.store.slab import Slabs
+
+PIECE_BYTES = 64
+"""Every tensor begins at a multiple of this, so that its elements are aligned."""
+
+
+def pack_entry(slabs: Slabs, entry: SegmentEntry) -> torch.Tensor:
+    """Copy an entry out of the slabs.
+
+    Returns:
+        [num_bytes] uint8 on the slabs' device: state, conv tail, transition, keys and values, in
+        this order, each padded with zeros to `PIECE_BYTES`.  Keys are not rotated.
+    """
+    pieces = [piece.contiguous().view(-1).view(torch.uint8) for piece in _read(slabs, entry)]
+    payload = torch.zeros(sum(map(_padded, pieces)), dtype=torch.uint8, device=slabs.states.device)
+    start = 0
+    for piece in pieces:
+        payload[start : start + piece.numel()] = piece
+        start += _padded(piece)
+    return payload
+
+
+def unpack_entry(slabs: Slabs, entry: SegmentEntry, payload: torch.Tensor) -> None:
+    """Write an entry's slots from what `pack_entry` gave for the same segment.
+
+    Args:
+        payload: [num_bytes] uint8, on any device.
+    Raises:
+        TransferFailed: not the bytes of an entry of this shape; nothing was written.
+    """
+    shapes = list(_read(slabs, entry))
+    expected = sum(_padded(piece.view(-1), piece.dtype.itemsize) for piece in shapes)
+    if payload.dtype != torch.uint8 or payload.numel() != expected:
+        raise TransferFailed(
+            f"an entry of {entry.num_tokens} tokens takes {expected} bytes here, "
+            f"{payload.numel()} came",
+            expected_bytes=expected,
+            num_bytes=payload.numel(),
+        )
+    payload = payload.to(slabs.states.device)
+    values, start = [], 0
+    for piece in shapes:
+        stop = start + piece.numel() * piece.dtype.itemsize
+        values.append(payload[start:stop].view(piece.dtype).view(piece.shape))
+        start += _padded(piece.view(-1), piece.dtype.itemsize)
+    _write(slabs, entry, iter(values))
+
+
+def entry_num_bytes(slabs: Slabs, entry: SegmentEntry) -> int:
+    """The length of what `pack_entry` gives."""
+    return sum(_padded(piece.view(-1), piece.dtype.itemsize) for piece in _read(slabs, entry))
+
+
+def payload_digest(payload: torch.Tensor) -> bytes:
+    """BLAKE2b (16 bytes) of a payload on the CPU: what both ends of a transfer compare."""
+    return hashlib.blake2b(memoryview(payload.numpy()), digest_size=16).digest()
+
+
+def _padded(piece: torch.Tensor, itemsize: int = 1) -> int:
+    return -(-piece.numel() * itemsize // PIECE_BYTES) * PIECE_BYTES
+
+
+def _read(slabs: Slabs, entry: SegmentEntry) -> Iterator[torch.Tensor]:
+    yield slabs.states[entry.state_slot]
+    yield slabs.conv_tails[entry.state_slot]
+    if entry.transition_slot != NO_SLOT:
+        assert slabs.transitions is not None, "an entry with a transition row, a store without"
+        yield slabs.transitions[entry.transition_slot]
+    slots = entry.kv_slots.to(slabs.keys.device)
+    yield slabs.keys[:, slots]
+    yield slabs.values[:, slots]
+
+
+def _write(slabs: Slabs, entry: SegmentEntry, values: Iterator[torch.Tensor]) -> None:
+    slabs.states[entry.state_slot] = next(values)
+    slabs.conv_tails[entry.state_slot] = next(values)
+    if entry.transition_slot != NO_SLOT:
+        assert slabs.transitions is not None, "an entry with a transition row, a store without"
+        slabs.transitions[entry.transition_slot] = next(values)
+    slots = entry.kv_slots.to(slabs.keys.device)
+    slabs.keys[:, slots] = next(values)
+    slabs.values[:, slots] = next(values)

@@ -1,0 +1,106 @@
+"""An entry that travels is the same entry, whatever the layout and wherever its slots lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypic_sdk.errors import TransferFailed
+from hypic_sdk.store.entries import Need, SegmentEntry
+from hypic_sdk.store.entry_bytes import (
+    PIECE_BYTES,
+    entry_num_bytes,
+    pack_entry,
+    payload_digest,
+    unpack_entry,
+)
+from hypic_sdk.store.layout import NO_SLOT
+from hypic_sdk.store.store import Store
+from tests.store.small_store import LAYOUTS, granted, key_of, small_store, spec_of
+
+
+def store_with(layout: str, interior: int, before: int) -> tuple[Store, SegmentEntry]:
+    """A store whose entry lies behind others, so that its slots are not the first ones."""
+    store = small_store(state_rows=8, transition_rows=8, kv_slots=64, layout=LAYOUTS[layout])
+    specs = tuple(spec_of(i, 3) for i in range(before))
+    lease = granted(store, Need(new_entries=(*specs, spec_of("it", interior))))
+    for spec in specs:
+        store.commit(lease.detach(spec.key))
+    return store, store.commit(lease.detach(key_of("it")))
+
+
+def randomize(store: Store, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    slabs = store.slabs
+    for slab in (slabs.states, slabs.conv_tails, slabs.transitions, slabs.keys, slabs.values):
+        if slab is not None:
+            slab.copy_(torch.randn(slab.shape, generator=generator))
+
+
+def contents(store: Store, entry: SegmentEntry) -> list[torch.Tensor]:
+    slabs = store.slabs
+    read = [slabs.states[entry.state_slot], slabs.conv_tails[entry.state_slot]]
+    if entry.transition_slot != NO_SLOT:
+        assert slabs.transitions is not None
+        read.append(slabs.transitions[entry.transition_slot])
+    return [*read, slabs.keys[:, entry.kv_slots], slabs.values[:, entry.kv_slots]]
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+@given(interior=st.integers(1, 20), here=st.integers(0, 3), there=st.integers(0, 3))
+def test_an_entry_arrives_as_it_was_and_touches_nothing_else(
+    layout: str, interior: int, here: int, there: int
+) -> None:
+    source, sent = store_with(layout, interior, here)
+    target, received = store_with(layout, interior, there)
+    randomize(source, 1)
+    randomize(target, 2)
+    payload = pack_entry(source.slabs, sent)
+    assert payload.numel() == entry_num_bytes(source.slabs, sent)
+    assert payload.numel() % PIECE_BYTES == 0
+    untouched = [contents(target, resident) for resident in others(target, there)]
+    unpack_entry(target.slabs, received, payload)
+    for ours, theirs in zip(contents(target, received), contents(source, sent), strict=True):
+        assert torch.equal(ours, theirs)
+    for before, resident in zip(untouched, others(target, there), strict=True):
+        for ours, theirs in zip(contents(target, resident), before, strict=True):
+            assert torch.equal(ours, theirs)
+    assert torch.equal(pack_entry(target.slabs, received), payload)
+
+
+def others(store: Store, count: int) -> list[SegmentEntry]:
+    lease = granted(store, Need(entries=tuple(key_of(i) for i in range(count))))
+    with lease:
+        return [lease.entries[key_of(i)] for i in range(count)]
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_bytes_of_another_shape_are_refused_and_nothing_is_written(layout: str) -> None:
+    source, sent = store_with(layout, 5, 0)
+    target, received = store_with(layout, 6, 0)
+    randomize(source, 1)
+    randomize(target, 2)
+    before = contents(target, received)
+    good = pack_entry(target.slabs, received)
+    wrong = [good[:-1], torch.cat((good, good[:1])), good.view(torch.int32)]
+    if LAYOUTS[layout].keeps_kv:
+        wrong.append(pack_entry(source.slabs, sent))
+    for payload in wrong:
+        if payload.dtype == torch.uint8 and payload.numel() == good.numel():
+            continue  # padding made them alike: the digest of the token list tells them apart
+        with pytest.raises(TransferFailed):
+            unpack_entry(target.slabs, received, payload)
+    for ours, theirs in zip(contents(target, received), before, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_one_flipped_bit_changes_the_digest(place: int, bit: int) -> None:
+    source, sent = store_with("dense", 5, 0)
+    randomize(source, 1)
+    payload = pack_entry(source.slabs, sent)
+    digest = payload_digest(payload)
+    payload[place % payload.numel()] ^= 1 << bit
+    assert payload_digest(payload) != digest
