@@ -50,19 +50,48 @@ CHAT_TEMPLATE = """\
 {%- if content is string -%}{{- content -}}
 {%- elif content -%}{%- for part in content -%}{{- part.text -}}{%- endfor -%}{%- endif -%}
 {%- endmacro -%}
+{%- macro show_tools() -%}
+{{- '# Tools\\n\\nThese functions may be called:\\n\\n<tools>' -}}
+{%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}{%- endfor -%}
+{{- '\\n</tools>\\n\\nA call is written like this:\\n\\n<tool_call>\\n<function=name>\\n' -}}
+{{- '<parameter=key>\\nvalue\\n</parameter>\\n</function>\\n</tool_call>' -}}
+{%- endmacro -%}
+{%- macro show_call(call) -%}
+{{- '<tool_call>\\n<function=' + call.name + '>\\n' -}}
+{%- if call.arguments is mapping -%}
+{%- for key, value in call.arguments | items -%}
+{{- '<parameter=' + key + '>\\n' -}}
+{%- if value is string -%}{{- value -}}{%- else -%}{{- value | tojson -}}{%- endif -%}
+{{- '\\n</parameter>\\n' -}}
+{%- endfor -%}
+{%- elif call.arguments -%}{{- call.arguments -}}{{- '\\n' -}}{%- endif -%}
+{{- '</function>\\n</tool_call>' -}}
+{%- endmacro -%}
 {%- set ns = namespace(last_user=-1) -%}
 {%- for message in messages -%}
 {%- if message.role == 'user' -%}{%- set ns.last_user = loop.index0 -%}{%- endif -%}
 {%- endfor -%}
+{%- if tools and messages[0].role != 'system' -%}
+{{- '<|im_start|>system\\n' + show_tools() + '<|im_end|>\\n' -}}
+{%- endif -%}
 {%- for message in messages -%}
 {{- '<|im_start|>' + message.role + '\\n' -}}
 {%- if message.role == 'assistant' and message.reasoning_content and loop.index0 > ns.last_user -%}
 {{- '<think>\\n' -}}{{- message.reasoning_content -}}{{- '\\n</think>\\n\\n' -}}
 {%- endif -%}
 {{- text(message.content) -}}
+{%- if tools and loop.first and message.role == 'system' -%}
+{{- '\\n\\n' + show_tools() -}}
+{%- endif -%}
+{%- for call in message.tool_calls or [] -%}
+{%- if message.content or not loop.first -%}{{- '\\n' -}}{%- endif -%}
+{{- show_call(call.function) -}}
+{%- endfor -%}
 {{- '<|im_end|>\\n' -}}
 {%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}
+{%- if enable_thinking -%}{{- '<think>\\n' -}}{%- endif -%}
+{%- endif -%}
 """
 
 

@@ -7,42 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypic_sdk.demo import words
+from hypic_sdk.demo.heldout import DROPPABLE, ROUGHENED_VERBS, SMALL_WORDS
 from hypic_sdk.demo.naming import PRONOUNS, Entity
-from hypic_sdk.demo.relations import RELATIONS, capitalise, fill, possessive
+from hypic_sdk.demo.relations import RELATIONS, Part, capitalise, fill, possessive
+from hypic_sdk.demo.wrappers import CLOSERS, OPENERS, UPDATE_OPENERS
 
-OPENERS = (
-    "as the records show, ",
-    "in fact, ",
-    "it is known that ",
-    "according to the register, ",
-    "we were told that ",
-    "the file says that ",
-    "by all accounts, ",
-    "note that ",
-    "in those days, ",
-    "at the time, ",
-    "to this day, ",
-    "for years now, ",
-    "so it seems, ",
-    "at last, ",
-    "at a small party it was said that ",
-    "in spring, ",
-    "one must know that ",
-    "of course, ",
-    "as before, ",
-    "as everybody knows, ",
-    "the latest report says that ",
-)
-UPDATE_OPENERS = (
-    "update: ",
-    "correction: ",
-    "as of this week, ",
-    "from now on, ",
-    "since then things have changed: ",
-    "news: ",
-    "things have changed, and now ",
-    "as of today, ",
-)
 FILLERS = (
     "{t}, the {n} {v}.",
     "The {j} {n} {v} {t}.",
@@ -76,9 +45,6 @@ HEADINGS = (
     "Letter {number}",
     "File {number}: {name}",
 )
-
-SMALL_WORDS = ("also", "now", "still", "really", "indeed", "of course", "surely", "always", "again")
-DROPPABLE = frozenset(("the", "a", "an", "is", "of", "that", "its", "was", "it"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +103,7 @@ class Writer:
 
     rng: random.Random
     held_statements: bool = False
+    part: Part = "all"
     prose: Sequence[str] = ()
     last: Entity | None = None
     pending: str = ""
@@ -165,11 +132,9 @@ class Writer:
         rng = self.rng
         sentence = self.clause(fact)
         if not self.held_statements:
-            sentence = roughen(rng, sentence)
-        if fact.update and rng.random() < 0.85:
+            sentence = wrap(rng, roughen(rng, sentence), fact.update)
+        elif fact.update:
             sentence = rng.choice(UPDATE_OPENERS) + sentence
-        elif not self.held_statements and rng.random() < 0.15:
-            sentence = rng.choice(OPENERS) + sentence
         return capitalise(sentence)
 
     def joined(self, first: Fact, second: Fact) -> str:
@@ -207,9 +172,8 @@ class Writer:
 
     def _template(self, fact: Fact) -> str:
         relation = RELATIONS[fact.relation]
-        return self.rng.choice(
-            relation.held_statements if self.held_statements else relation.statements
-        )
+        pool = relation.held_statements if self.held_statements else relation.statements
+        return pool.draw(self.rng, self.part)
 
     def _reference(self, entity: Entity) -> tuple[str, str, str]:
         continues = self.last == entity
@@ -221,14 +185,26 @@ class Writer:
         return name, possessive(name), name
 
 
+def wrap(rng: random.Random, sentence: str, update: bool) -> str:
+    """Now and then put something before or after a statement; mostly so before an update."""
+    draw = rng.random()
+    if update and draw < 0.85:
+        return rng.choice(UPDATE_OPENERS) + sentence
+    if draw < 0.15:
+        return rng.choice(OPENERS) + sentence
+    if draw < 0.25:
+        return sentence.removesuffix(".") + rng.choice(CLOSERS) + "."
+    return sentence
+
+
 def roughen(rng: random.Random, sentence: str) -> str:
     """Now and then add a small word or drop one, so that only the telling words are relied on."""
     draw = rng.random()
-    if draw < 0.06:
-        for verb in (" is ", " was ", " has "):
+    if draw < 0.08:
+        for verb in ROUGHENED_VERBS:
             if verb in sentence:
                 return sentence.replace(verb, verb + rng.choice(SMALL_WORDS) + " ", 1)
-    elif draw < 0.09:
+    elif draw < 0.14:
         words_ = sentence.split(" ")
         droppable = [i for i, word in enumerate(words_) if word in DROPPABLE]
         if droppable:

@@ -11,172 +11,42 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
-import random
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from hypic_sdk.demo.prompts import (
-    Batch,
-    Encoded,
-    PackedAnswer,
-    PieceTokenizer,
-    PromptEncoder,
-    pack_stream,
+from hypic_sdk.demo.evaluation_data import (
+    ARMS,
+    SEED,
+    mixed_examples,
+    pack_all,
+    prepare,
+    quick_arms,
 )
+from hypic_sdk.demo.prompts import ARRAYS, Batch, PackedAnswer, PieceTokenizer, PromptEncoder
 from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig, load_state
 from hypic_sdk.demo.scan import transition_norm
-from hypic_sdk.demo.worlds import (
-    Example,
-    WorldSpec,
-    make_questions,
-    make_world,
-    mentioned_first,
-    not_said,
-    one_hop,
-    tally,
-    two_hop,
-)
 
-SEED = 20_000_003
+FIELDS = (*ARRAYS, "example", "interior", "hidden")
 MODES = ("full", "composed", "state_zeroed", "keys_removed")
-Results = dict[str, dict[str, list[tuple[PackedAnswer, bool]]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One set of prompts."""
-
-    name: str
-    held_names: bool = True
-    held_templates: bool = True
-    held_questions: bool | None = None  # as held_templates, where not said
-    kind: str = "one_hop"
-    counts: tuple[int, ...] = (2, 4, 8, 16)
-    document_tokens: tuple[int, ...] = (60, 100, 180)
-
-
-ARMS = (
-    Arm("one_hop, held names, held templates"),
-    Arm("one_hop, held names, seen templates", held_templates=False),
-    Arm("one_hop, seen names, seen templates", held_names=False, held_templates=False),
-    Arm("not_said, held names, held templates", kind="not_said"),
-    Arm("closed_book, held names, held templates", kind="closed_book", counts=(2,)),
-    Arm("latest, held names, seen templates", held_templates=False, kind="latest"),
-    Arm("first, held names, seen templates", held_templates=False, kind="first"),
-    Arm("tally, held names, seen templates", held_templates=False, kind="tally"),
-    Arm("two_hop, held names, seen templates", held_templates=False, kind="two_hop"),
-)
-
-
-def quick_arms() -> tuple[Arm, ...]:
-    """Return arms that a CPU scores in some minutes."""
-    return tuple(
-        replace(arm, counts=tuple(n for n in arm.counts if n <= 4), document_tokens=(60, 100))
-        for arm in (ARMS[0], ARMS[1], ARMS[3])
-    )
-
-
-def make_arm(arm: Arm, per_count: int) -> list[Example]:
-    """Make the prompts of an arm, one question each; gold documents go round all places."""
-    found: list[Example] = []
-    for num_documents in arm.counts:
-        seed = SEED + 1_000_003 * num_documents
-        have = 0
-        while have < per_count:
-            seed += 1
-            example = _one(arm, num_documents, have % num_documents, seed)
-            if example is not None:
-                found.append(example)
-                have += 1
-    return found
-
-
-def _one(arm: Arm, num_documents: int, place: int, seed: int) -> Example | None:
-    rng = random.Random(seed)
-    spec = WorldSpec(
-        num_documents=num_documents,
-        document_tokens=rng.choice(arm.document_tokens),
-        held_names=arm.held_names,
-        held_statements=arm.held_templates,
-        held_questions=arm.held_templates if arm.held_questions is None else arm.held_questions,
-        filler_share=rng.choice((0.1, 0.3)),
-        updates=3 if arm.kind == "latest" else 0,
-        events=2 if arm.kind == "tally" else 0,
-        one_hop_only=True,
-    )
-    world, documents = make_world(spec, seed)
-    if arm.kind in ("one_hop", "closed_book"):
-        keys = [key for key, (_, gold) in world.truth.items() if gold == (place,)]
-        question = one_hop(world, rng.choice(keys)) if keys else None
-    elif arm.kind == "latest":
-        question = one_hop(world, rng.choice(sorted(world.updated))) if world.updated else None
-    elif arm.kind == "first":
-        question = mentioned_first(world, documents)
-    else:
-        question = {"not_said": not_said, "tally": tally, "two_hop": two_hop}[arm.kind](world)
-    if question is None:
-        return None
-    if arm.kind == "closed_book":
-        return Example("Answer from the documents.", (), (), (question,))
-    return Example("Answer from the documents.", documents, ("\n\n",) * num_documents, (question,))
-
-
-def mixed_examples(count: int, num_documents: int, document_tokens: int) -> list[Example]:
-    """A small mixture with several questions a prompt."""
-    out = []
-    for seed in range(SEED, SEED + count):
-        spec = WorldSpec(
-            num_documents,
-            document_tokens,
-            held_names=True,
-            held_statements=True,
-            held_questions=True,
-            updates=1,
-            events=1,
-        )
-        world, documents = make_world(spec, seed)
-        questions = make_questions(world, documents)
-        out.append(
-            Example("Answer from the documents.", documents, ("\n\n",) * num_documents, questions)
-        )
-    return out
-
-
-def batches(
-    encoder: PromptEncoder, found: Iterable[Example], rows: int, length: int
-) -> list[Batch]:
-    """Encode and pack."""
-    encoded: list[Encoded] = [encoder.encode(example) for example in found]
-    longest = max(len(one) for one in encoded)
-    length = max(length, -(-longest // 64) * 64)
-    return list(pack_stream(iter(encoded), rows, length))
+Scores = dict[str, list[tuple[PackedAnswer, bool]]]  # by mode
 
 
 def tensors(batch: Batch, device: str) -> dict[str, torch.Tensor]:
     """Move a batch to the device; integers become int64."""
-    names = (
-        "tokens",
-        "targets",
-        "target_class",
-        "example",
-        "position",
-        "stretch",
-        "stretch_position",
-        "interior",
-        "hidden",
-    )
     return {
         name: torch.from_numpy(array if array.dtype == bool else array.astype("int64")).to(device)
-        for name, array in ((name, getattr(batch, name)) for name in names)
+        for name, array in ((name, getattr(batch, name)) for name in FIELDS)
     }
 
 
@@ -271,73 +141,77 @@ def load_reader(folder: Path, device: str) -> Reader:
     return reader.to(device).eval()
 
 
-def machine_line() -> str:
-    """Name the machine, versions and commit."""
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU"
+def commit_of(given: str) -> str:
+    """Return the commit given, or else the one git tells."""
+    if given:
+        return given
     where = Path(__file__).resolve().parent
     command = ["git", "rev-parse", "--short", "HEAD"]
     found = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
-    commit = found.stdout.strip() or "unknown"
+    return found.stdout.strip() or "unknown"
+
+
+def machine_line(commit: str) -> str:
+    """Name the machine, versions and commit."""
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU"
     python = platform.python_version()
     return (
         f"{platform.machine()}, {gpu}, python {python}, torch {torch.__version__}, commit {commit}"
     )
 
 
-def table(results: Results) -> tuple[str, list[dict[str, object]]]:
-    """Format results as lines of text and as rows of data."""
-    lines, rows = [], []
-    for arm, by_mode in results.items():
-        for mode, scored in by_mode.items():
-            right = [ok for _, ok in scored]
-            low, high = interval(right)
-            counts: dict[int, list[bool]] = defaultdict(list)
-            places: dict[str, list[bool]] = defaultdict(list)
-            for answer, ok in scored:
-                counts[answer.num_documents].append(ok)
-                if answer.gold_place >= 0 and answer.num_documents > 1:
-                    third = 3 * answer.gold_place // answer.num_documents
-                    places[("first", "middle", "last")[third]].append(ok)
-            by_count = {str(n): round(100 * sum(r) / len(r), 1) for n, r in sorted(counts.items())}
-            by_place = {n: round(100 * sum(r) / len(r), 1) for n, r in places.items()}
-            em = 100 * sum(right) / len(right)
-            rows.append(
-                {
-                    "arm": arm,
-                    "mode": mode,
-                    "n": len(right),
-                    "em": round(em, 2),
-                    "low": round(low, 2),
-                    "high": round(high, 2),
-                    "by_documents": by_count,
-                    "by_gold_third": by_place,
-                }
-            )
-            lines.append(
-                f"{arm:42s} {mode:12s} EM {em:6.2f} [{low:6.2f}, {high:6.2f}] n {len(right):5d} "
-                f"documents {by_count} gold {by_place}"
-            )
-    return "\n".join(lines), rows
+def percent(right: Sequence[bool]) -> float:
+    """Return the share of right answers in percent, to a tenth."""
+    return round(100 * sum(right) / len(right), 1)
 
 
-def prepare(
-    encoder: PromptEncoder, per_count: int, arms: Sequence[Arm] = ARMS, rows: int = 1
-) -> dict[str, list[Batch]]:
-    """Make, encode and pack the prompts of every arm."""
-    return {arm.name: batches(encoder, make_arm(arm, per_count), rows, 2048) for arm in arms}
+def row(arm: str, mode: str, scored: Sequence[tuple[PackedAnswer, bool]]) -> dict[str, Any]:
+    """Return the figures of one arm in one mode."""
+    right = [ok for _, ok in scored]
+    low, high = interval(right)
+    counts: dict[int, list[bool]] = defaultdict(list)
+    places: dict[str, list[bool]] = defaultdict(list)
+    for answer, ok in scored:
+        counts[answer.num_documents].append(ok)
+        if answer.gold_place >= 0 and answer.num_documents > 1:
+            third = 3 * answer.gold_place // answer.num_documents
+            places[("first", "middle", "last")[third]].append(ok)
+    return {
+        "arm": arm,
+        "mode": mode,
+        "n": len(right),
+        "em": round(100 * sum(right) / len(right), 2),
+        "low": round(low, 2),
+        "high": round(high, 2),
+        "by_documents": {str(n): percent(r) for n, r in sorted(counts.items())},
+        "by_gold_third": {n: percent(r) for n, r in places.items()},
+    }
+
+
+def line(one: dict[str, Any]) -> str:
+    """Format a row."""
+    return (
+        f"{one['arm']:42s} {one['mode']:12s} EM {one['em']:6.2f} [{one['low']:6.2f}, "
+        f"{one['high']:6.2f}] n {one['n']:5d} documents {one['by_documents']} "
+        f"gold {one['by_gold_third']}"
+    )
+
+
+def modes_of(name: str, modes: Sequence[str]) -> Sequence[str]:
+    """Return the modes an arm is scored in; without documents there is but one."""
+    if name.startswith("closed_book"):
+        return modes[:1]
+    controlled = {arm.name for arm in ARMS if arm.controls}
+    return modes if name in controlled else modes[:2]
 
 
 def run(
     reader: Reader, prepared: dict[str, list[Batch]], device: str, modes: Sequence[str]
-) -> Results:
-    """Score every arm in every mode; without documents there is but one mode."""
-    return {
-        name: {
-            mode: score(reader, packed, mode, device)
-            for mode in (("full",) if name.startswith("closed_book") else modes)
-        }
-        for name, packed in prepared.items()
-    }
+) -> Iterator[tuple[str, Scores]]:
+    """Score every arm in every mode of its own."""
+    for name, packed in prepared.items():
+        used = modes_of(name, modes)
+        yield name, {mode: score(reader, packed, mode, device) for mode in used}
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -351,37 +225,54 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--per-count", type=int, default=250, help="prompts for each number of documents"
     )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--commit", default="", help="what the figures belong to, without git")
+    parser.add_argument("--recipe", default="", help="the command that trained the reader")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args(argv)
+
+
+def norms_of(reader: Reader, folder: Path, device: str) -> list[list[float]]:
+    """Return the transition norms on a mixture of documents."""
+    encoder = PromptEncoder(PieceTokenizer(folder))
+    encoded = [encoder.encode(example) for example in mixed_examples(32, 4, 120)]
+    return transition_norms(reader, pack_all(encoded, 8, 1024)[0], device)
+
+
+def write_norms(norms: list[list[float]]) -> None:
+    """Print the norms and how many are slow."""
+    flat = [n for layer in norms for n in layer]
+    share = sum(n > 0.1 for n in flat) / len(flat)
+    sys.stdout.write(f"spectral norm of transitions over 256 tokens: {share:.0%} of {len(flat)} ")
+    sys.stdout.write("heads over 0.1\n")
+    for index, layer in enumerate(norms):
+        sys.stdout.write(f"  linear layer {index}: {' '.join(f'{n:.3f}' for n in layer)}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     args = arguments(argv)
     started = time.monotonic()
-    reader = load_reader(args.model, args.device)
-    encoder = PromptEncoder(PieceTokenizer(args.model))
-    modes = MODES[:2] if args.quick else MODES
+    modes, arms = (MODES[:2], quick_arms()) if args.quick else (MODES, ARMS)
+    per_count = 8 if args.quick else args.per_count
     rows = 16 if args.device == "cuda" else 1
-    arms = quick_arms() if args.quick else ARMS
-    prepared = prepare(encoder, 8 if args.quick else args.per_count, arms, rows)
-    results = run(reader, prepared, args.device, modes)
-    text, data = table(results)
-    window = batches(encoder, mixed_examples(16, 4, 120), 4, 1024)[0]
-    norms = transition_norms(reader, window, args.device)
-    flat = [n for layer in norms for n in layer]
-    share = sum(n > 0.1 for n in flat) / len(flat)
-    write = sys.stdout.write
-    write(f"{machine_line()}\n{text}\n")
-    write(
-        f"spectral norm of transitions over 256 tokens: {share:.0%} of {len(flat)} heads over 0.1\n"
-    )
-    for index, layer in enumerate(norms):
-        write(f"  linear layer {index}: {' '.join(f'{n:.3f}' for n in layer)}\n")
-    write(f"{time.monotonic() - started:.0f} s\n")
+    prepared = prepare(args.model, per_count, arms, rows, args.workers)
+    reader = load_reader(args.model, args.device)
+    machine = machine_line(commit_of(args.commit))
+    sys.stdout.write(f"{machine}\nprompts made in {time.monotonic() - started:.0f} s\n")
+    data = []
+    for name, by_mode in run(reader, prepared, args.device, modes):
+        data += [row(name, mode, scored) for mode, scored in by_mode.items()]
+        sys.stdout.write("".join(line(one) + "\n" for one in data[-len(by_mode) :]))
+        sys.stdout.flush()
+    norms = norms_of(reader, args.model, args.device)
+    write_norms(norms)
+    sys.stdout.write(f"{time.monotonic() - started:.0f} s\n")
     if args.json:
         report = {
-            "machine": machine_line(),
+            "machine": machine,
+            "recipe": args.recipe,
+            "seconds": round(time.monotonic() - started),
             "seed": SEED,
             "rows": data,
             "transition_norms": norms,

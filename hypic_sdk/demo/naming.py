@@ -129,7 +129,7 @@ class Namer:
 
     def _syllables(self, fewest: int, most: int) -> str:
         rng = self.rng
-        if self.lexicon.starts and rng.random() < 0.4:
+        if self.lexicon.starts and rng.random() < 0.5:
             return self.lexicon.name(rng)
         num_syllables = max(rng.randint(fewest, most), min(2, most))
         parts = []

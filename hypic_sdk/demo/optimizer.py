@@ -46,6 +46,16 @@ class Optimizer:
         self.skipped = torch.zeros((), device=device)
         self.grad_norm = torch.zeros((), device=device)
 
+    def state(self) -> list[torch.Tensor]:
+        """Return all tensors that a later `load` needs."""
+        return [*self.momentum, *self.first, *self.second, self.count, self.skipped]
+
+    @torch.no_grad()
+    def load(self, state: Sequence[torch.Tensor]) -> None:
+        """Take up the tensors of `state`."""
+        for own, kept in zip(self.state(), state, strict=True):
+            own.copy_(kept)
+
     @torch.no_grad()
     def step(self) -> None:
         """Apply the gradients at the learning rate in `rate`."""
@@ -91,3 +101,29 @@ class Optimizer:
         torch._foreach_mul_(change, step)
         for weight, step_of_weight in zip(self.rest, change, strict=True):
             weight.sub_(step_of_weight)
+
+
+class Average:
+    """Running average of the weights over the last steps."""
+
+    def __init__(self, model: nn.Module, keep: float, start: float = 0.5) -> None:
+        self.keep, self.start = keep, start
+        self._live: list[torch.Tensor] = list(model.parameters())
+        self.weights = [weight.detach().clone() for weight in self._live]
+
+    @torch.no_grad()
+    def update(self, share: float) -> None:
+        """Take in the weights of a step; before `start` of the training, follow them."""
+        keep = self.keep if share >= self.start else 0.0
+        torch._foreach_lerp_(self.weights, self._live, 1.0 - keep)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Take the live weights as the average."""
+        torch._foreach_copy_(self.weights, self._live)
+
+    @torch.no_grad()
+    def put_into(self, model: nn.Module) -> None:
+        """Replace the model's weights by the average."""
+        for weight, mean in zip(model.parameters(), self.weights, strict=True):
+            weight.copy_(mean)

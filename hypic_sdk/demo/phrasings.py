@@ -1,13 +1,17 @@
-"""More phrasings for training: noun frames, and further sentences and questions a relation.
+"""More phrasings: frames to be crossed with nouns, and further sentences and questions a relation.
 
 A frame crossed with the nouns of a relation gives many phrasings with few words, so that the reader
-learns what words mean and not whole sentences. What is held out in `relations_data` is left out of the
-crossing. Standard library only.
+learns what words mean and not whole sentences. Which are held out, `heldout` decides. Standard
+library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from hypic_sdk.demo.phrasings_person import PERSON_MORE
+from hypic_sdk.demo.phrasings_styles import STYLED
+from hypic_sdk.demo.phrasings_things import THINGS_MORE
 
 # ruff: noqa: E501 - one phrasing list a line reads better than wrapped strings
 STATEMENT_FRAMES = (
@@ -18,7 +22,15 @@ STATEMENT_FRAMES = (
     "everyone knows that {p} {n} is {w}.|the {n} that belongs to {o} is {w}.|{s} has {w} as {p} {n}.|"
     "asked about {p} {n}, people say {w}.|{p} present {n} is {w}.|one reads that the {n} of {o} is {w}.|"
     "the {n} of {o}: {w}.|with {o}, the {n} is {w}.|for {o}, the {n} is {w}.|{w} is what the file says about {p} {n}.|"
-    "{w} is on record as {p} {n}.|{p} {n} was found to be {w}."
+    "{w} is on record as {p} {n}.|{p} {n} was found to be {w}.|"
+    "{p} {n}, so the file says, is {w}.|nobody doubts that {p} {n} is {w}.|there is one {n} given for {o}: {w}.|"
+    "under {n}, the form of {o} says {w}.|whoever asks for {p} {n} hears {w}.|{w}, that is {p} {n}.|{w}: that is the {n} of {o}.|"
+    "if asked for {p} {n}, say {w}.|the entry for the {n} of {o} reads {w}.|the {n} recorded for {o} is {w}.|"
+    "{s} is listed with {w} as {p} {n}.|we know {w} to be {p} {n}.|by now {p} {n} is {w}.|{p} {n}, by the way, is {w}.|"
+    "{p} {n} remains {w}.|what is written for {p} {n} is {w}.|in the column for {n}, {s} has {w}.|{p} {n} has been {w} for some time.|"
+    "{w} was noted as {p} {n}.|and {p} {n}? it is {w}.|speaking of {o}, the {n} is {w}.|let it be known that the {n} of {o} is {w}.|"
+    "the card of {o} shows {w} as the {n}.|{s}, {n}: {w}.|{p} {n} turned out to be {w}.|on the form, {w} was put as {p} {n}.|"
+    "they wrote down {w} as {p} {n}.|{p} {n} is none other than {w}.|about {p} {n} the notes say {w}."
 )
 QUESTION_FRAMES = (
     "what is {p} {n}?|what is the {n} of {o}?|tell me {p} {n}.|tell me the {n} of {o}.|name the {n} of {o}.|"
@@ -26,9 +38,12 @@ QUESTION_FRAMES = (
     "which {n} does {s} have?|I would like to know {p} {n}.|{p} {n}?|what do the documents say about {p} {n}?|"
     "what was {p} {n}?|what is listed as {p} {n}?|please name {p} {n}.|what is given as the {n} of {o}?|"
     "what {n} is given for {o}?|which {n} belongs to {o}?|what is {p} {n} now?|what is {p} present {n}?|"
-    "find the {n} of {o}.|what can you say about the {n} of {o}?|the {n} of {o} is what?"
+    "find the {n} of {o}.|what can you say about the {n} of {o}?|the {n} of {o} is what?|"
+    "could you give me {p} {n}?|what would be {p} {n}?|what was written down as {p} {n}?|look up {p} {n}.|I need {p} {n}.|"
+    "and {p} {n}, what is it?|what does {s} have as {p} {n}?|state the {n} of {o}.|what can be read about {p} {n}?|"
+    "what is known as {p} {n}?|what is recorded as the {n} of {o}?|I am looking for the {n} of {o}."
 )
-PERSON_FRAMES = "who is {p} {n}?|who is the {n} of {o}?|who was {p} {n}?|what is the name of {p} {n}?|what is the name of the {n} of {o}?|who is listed as {p} {n}?|who is {n} of {o}?"
+PERSON_FRAMES = "who is {p} {n}?|who is the {n} of {o}?|who was {p} {n}?|what is the name of {p} {n}?|what is the name of the {n} of {o}?|who is listed as {p} {n}?|who is {n} of {o}?|whom do the documents give as {p} {n}?|who is named as the {n} of {o}?|who is it that is {p} {n}?"
 
 #: relation to nouns and to the form of the value; "who" marks a person or company
 NOUNS: Mapping[str, tuple[str, str]] = {
@@ -70,6 +85,8 @@ NOUNS: Mapping[str, tuple[str, str]] = {
     "price": ("price|cost|value|price in crowns", "{v} crowns"),
     "serial": ("inventory number|catalogue number|label|number in the inventory", "{v}"),
 }
+
+_FURTHER: Mapping[str, tuple[str, str]] = {**PERSON_MORE, **THINGS_MORE}
 
 #: relation to further statements and questions
 MORE: Mapping[str, tuple[str, str]] = {
@@ -224,23 +241,30 @@ MORE: Mapping[str, tuple[str, str]] = {
 }
 
 
-def more_statements(key: str) -> list[str]:
-    """Return the further statements of a relation, frames included."""
+def own_statements(key: str) -> list[str]:
+    """Return the further sentences that belong to one relation."""
+    return [*MORE[key][0].split("|"), *_FURTHER[key][0].split("|"), *STYLED[key].split("|")]
+
+
+def own_questions(key: str) -> list[str]:
+    """Return the further questions that belong to one relation."""
+    return [*MORE[key][1].split("|"), *_FURTHER[key][1].split("|")]
+
+
+def question_frames(key: str) -> list[str]:
+    """Return the question frames that suit the relation's values."""
+    frames = QUESTION_FRAMES.split("|")
+    if NOUNS[key][1].startswith("who "):
+        frames += PERSON_FRAMES.split("|")
+    return frames
+
+
+def cross(key: str, frames: Sequence[str]) -> list[str]:
+    """Cross frames with the nouns of a relation and the form of its values."""
     nouns, form = NOUNS[key]
     value = form.removeprefix("who ")
-    crossed = [
+    return [
         frame.replace("{n}", noun).replace("{w}", value)
-        for frame in STATEMENT_FRAMES.split("|")
+        for frame in frames
         for noun in nouns.split("|")
     ]
-    return MORE[key][0].split("|") * 3 + crossed
-
-
-def more_questions(key: str) -> list[str]:
-    """Return the further questions of a relation, frames included."""
-    nouns, form = NOUNS[key]
-    frames = QUESTION_FRAMES.split("|")
-    if form.startswith("who "):
-        frames += PERSON_FRAMES.split("|")
-    crossed = [frame.replace("{n}", noun) for frame in frames for noun in nouns.split("|")]
-    return MORE[key][1].split("|") * 3 + crossed

@@ -20,7 +20,7 @@ from hypic_sdk.demo.worlds import Example
 
 HEAD_TOKENS = 8  # recomputed in place at the start of every document
 MIN_SEGMENT_TOKENS = 64  # a shorter document is live as a whole
-MAX_HIDDEN_TOKENS, HIDDEN_SHARE = 320, 0.3
+MAX_HIDDEN_TOKENS, HIDDEN_SHARE, HIDDEN_DOCUMENTS = 480, 0.3, 0.6
 ARRAYS = ("tokens", "targets", "target_class", "position", "stretch", "stretch_position")
 LM, ANSWER = 1, 2  # classes of target tokens
 KINDS = ("one_hop", "latest", "two_hop", "first", "tally", "not_said")
@@ -176,6 +176,18 @@ def interior_mask(
     return (encoded.documents >= 0) & (encoded.offsets >= head) & long_enough
 
 
+def hidden_documents(one: Encoded, kept: np.ndarray, rng: random.Random) -> np.ndarray:
+    """Mark whole documents whose kept keys are hidden, as many as the state may have to carry."""
+    hidden = np.zeros(len(one), bool)
+    room = MAX_HIDDEN_TOKENS
+    for index in rng.sample(range(one.num_documents), one.num_documents):
+        own = (one.documents == index) & kept
+        if rng.random() < HIDDEN_DOCUMENTS and own.sum() <= room:
+            hidden |= own
+            room -= int(own.sum())
+    return hidden
+
+
 def pack(rows: Sequence[Sequence[Encoded]], length: int, rng: random.Random | None = None) -> Batch:
     """Lay examples side by side in rows of one length; `rng` picks those whose keys are hidden."""
     shape = (len(rows), length)
@@ -194,8 +206,8 @@ def pack(rows: Sequence[Sequence[Encoded]], length: int, rng: random.Random | No
             arrays["position"][row, here] = np.arange(len(one))
             example[row, here] = index
             interior[row, here] = kept = interior_mask(one)
-            if rng is not None and kept.sum() <= MAX_HIDDEN_TOKENS and rng.random() < HIDDEN_SHARE:
-                hidden[row, here] = kept
+            if rng is not None and rng.random() < HIDDEN_SHARE:
+                hidden[row, here] = kept & hidden_documents(one, kept, rng)
             starts = np.flatnonzero(np.diff(one.documents, prepend=-2) != 0)
             lengths = np.diff(np.append(starts, len(one)))
             numbers = np.arange(num_stretches, num_stretches + len(starts))

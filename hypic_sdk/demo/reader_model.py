@@ -186,6 +186,11 @@ class LinearLayer(nn.Module):
         self.in_proj_b = nn.Linear(hidden, config.num_value_heads, bias=False)
         self.in_proj_a = nn.Linear(hidden, config.num_value_heads, bias=False)
 
+    @property
+    def decay_weights(self) -> tuple[torch.Tensor, ...]:
+        """What decides a head's decay; the first axis is heads."""
+        return self.A_log, self.dt_bias, self.in_proj_a.weight
+
     def mix(self, x: torch.Tensor, layout: Layout) -> Mixed:
         """Return query, key, value, log decay and beta, all fp32."""
         config = self.config
@@ -357,30 +362,6 @@ class Reader(nn.Module):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Project hidden states on the vocabulary."""
         return F.linear(hidden, self.model.embed_tokens.weight.to(hidden.dtype))
-
-
-def init_weights(reader: Reader, seed: int) -> None:
-    """Small normal weights; slow decays, so that heads remember over hundreds of tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    depth = reader.config.num_layers
-    for name, weight in reader.named_parameters():
-        if name.endswith(("A_log", "dt_bias")):
-            continue
-        if name.endswith("conv1d.weight"):
-            weight.data.uniform_(-0.5, 0.5, generator=generator)
-        elif weight.dim() == 2:
-            inward = name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight"))
-            std = 0.02 / (2 * depth) ** 0.5 if inward else 0.02
-            weight.data.normal_(0.0, std, generator=generator)
-    for layer in reader.layers:
-        if not hasattr(layer, "linear_attn"):
-            continue
-        mixer = layer.linear_attn
-        heads = reader.config.num_value_heads
-        low, high = torch.tensor(1e-3).log(), torch.tensor(1e-1).log()
-        step = (low + (high - low) * torch.rand(heads, generator=generator)).exp()
-        mixer.dt_bias.data.copy_(step + torch.log(-torch.expm1(-step)))
-        mixer.A_log.data.copy_((1.0 + torch.rand(heads, generator=generator)).log())
 
 
 def load_state(reader: Reader, state: Mapping[str, torch.Tensor]) -> None:

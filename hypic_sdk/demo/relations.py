@@ -3,18 +3,61 @@
 Every phrasing is a template. `{s}`, `{p}` and `{o}` are the subject as subject, possessive and
 object ("Ann Lee", "Ann Lee's", "Ann Lee", or "she", "her", "her"); `{v}` is the value and `{a}` the
 value with its article. Templates start in lower case; the generator raises the first letter.
-Phrasings marked as held out never appear in training, so an evaluation on them measures
-understanding, not recall.
+A relation has sentences of its own and frames crossed with its nouns. Held-out ones never appear in
+training, so an evaluation on them measures understanding, not recall.
 Standard library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from hypic_sdk.demo.phrasings import more_questions, more_statements
+from hypic_sdk.demo.heldout import (
+    FRAME_SHARE,
+    LEAST_QUESTIONS,
+    LEAST_STATEMENTS,
+    OWN_SHARE,
+    apart,
+    held_out,
+)
+from hypic_sdk.demo.phrasings import (
+    PERSON_FRAMES,
+    QUESTION_FRAMES,
+    STATEMENT_FRAMES,
+    cross,
+    own_questions,
+    own_statements,
+    question_frames,
+)
 from hypic_sdk.demo.relations_data import PERSON, THINGS
+
+Part = Literal["all", "own", "framed"]
+OWN_DRAWN = 0.67  # of the phrasings drawn, the share that are a relation's own
+
+
+@dataclass(frozen=True, slots=True)
+class Phrasings:
+    """Sentences of one use: a relation's own, and frames crossed with its nouns."""
+
+    own: tuple[str, ...]
+    framed: tuple[str, ...]
+
+    def draw(self, rng: random.Random, part: Part = "all") -> str:
+        """Draw one of a part; of all, a relation's own two times in three."""
+        own = rng.random() < OWN_DRAWN if part == "all" else part == "own"
+        chosen = self.own if own else self.framed
+        return rng.choice(chosen or self.own or self.framed)
+
+    def without(self, slot: str) -> Phrasings:
+        """Return those that lack a slot; all of them, if every one has it."""
+        kept = [tuple(t for t in part if slot not in t) for part in (self.own, self.framed)]
+        return Phrasings(*kept) if any(kept) else self
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.own, *self.framed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +68,25 @@ class Relation:
     subject_kind: str  # person, company, town or item
     value_kind: str  # names a value maker of `worlds`
     mutable: bool  # may be updated later in a prompt; the latest statement wins
-    statements: tuple[str, ...]
-    held_statements: tuple[str, ...]
-    questions: tuple[str, ...]
-    held_questions: tuple[str, ...]
+    statements: Phrasings
+    held_statements: Phrasings
+    questions: Phrasings
+    held_questions: Phrasings
     example_value: str
 
     @property
     def example_statement(self) -> str:
         """A sentence that a visitor may type."""
-        return render(self.statements[0], EXAMPLE_SUBJECTS[self.subject_kind], self.example_value)
+        return render(
+            self.statements.own[0], EXAMPLE_SUBJECTS[self.subject_kind], self.example_value
+        )
 
     @property
     def example_question(self) -> str:
         """A question that asks for `example_value`."""
-        return render(self.questions[0], EXAMPLE_SUBJECTS[self.subject_kind], self.example_value)
+        return render(
+            self.questions.own[0], EXAMPLE_SUBJECTS[self.subject_kind], self.example_value
+        )
 
 
 EXAMPLE_SUBJECTS: Mapping[str, str] = {
@@ -80,25 +127,52 @@ def _split(phrasings: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in phrasings.split("|"))
 
 
-def _train(phrasings: str, held: str, more: list[str]) -> tuple[str, ...]:
-    """Join hand-written and crossed phrasings, about as likely each, without the held-out ones."""
-    written = _split(phrasings)
-    weight = max(1, len(more) // (2 * len(written)))
-    return tuple(p for p in (*written * weight, *more) if p not in _split(held))
+HELD_STATEMENT_FRAMES = held_out("frame", "", STATEMENT_FRAMES.split("|"), FRAME_SHARE, 1)
+HELD_QUESTION_FRAMES = held_out(
+    "question frame", "", [*QUESTION_FRAMES.split("|"), *PERSON_FRAMES.split("|")], FRAME_SHARE, 1
+)
+
+
+def _parted(
+    kind: str, key: str, own: Sequence[str], frames: Sequence[str], least: int
+) -> tuple[Phrasings, Phrasings]:
+    """Part phrasings into those of training and the held-out ones.
+
+    The first of a relation's own is the example that visitors are shown; it is never held out.
+    """
+    unique = list(dict.fromkeys(own))
+    held_frames = (*HELD_STATEMENT_FRAMES, *HELD_QUESTION_FRAMES)
+    held = Phrasings(
+        held_out(kind, key, unique[1:], OWN_SHARE, least),
+        tuple(cross(key, [frame for frame in frames if frame in held_frames])),
+    )
+    seen = Phrasings(
+        apart(unique, held),
+        apart(cross(key, [frame for frame in frames if frame not in held_frames]), held),
+    )
+    return seen, held
 
 
 def _build() -> dict[str, Relation]:
     relations: dict[str, Relation] = {}
-    for key, subject, value, flags, example, said, said_held, asked, asked_held in PERSON + THINGS:
+    for key, subject, value, flags, example, said, said_more, asked, asked_more in PERSON + THINGS:
+        stated = [*_split(said), *_split(said_more), *own_statements(key)]
+        questions = [*_split(asked), *_split(asked_more), *own_questions(key)]
+        seen, held = _parted(
+            "statement", key, stated, STATEMENT_FRAMES.split("|"), LEAST_STATEMENTS
+        )
+        seen_asked, held_asked = _parted(
+            "question", key, questions, question_frames(key), LEAST_QUESTIONS
+        )
         relations[key] = Relation(
             key=key,
             subject_kind=subject,
             value_kind=value,
             mutable="mutable" in flags,
-            statements=_train(said, said_held, more_statements(key)),
-            held_statements=_split(said_held),
-            questions=_train(asked, asked_held, more_questions(key)),
-            held_questions=_split(asked_held),
+            statements=seen,
+            held_statements=held,
+            questions=seen_asked,
+            held_questions=held_asked,
             example_value=example,
         )
     return relations

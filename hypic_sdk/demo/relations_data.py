@@ -1,7 +1,7 @@
 """Phrasings of the relations, as rows; `relations` turns them into values.
 
-Row: key, subject kind, value kind, flags, example value, statements, held-out statements, questions,
-held-out questions. Phrasings are parted by "|".
+Row: key, subject kind, value kind, flags, example value, statements, further statements, questions,
+further questions. Phrasings are parted by "|"; which are held out, `heldout` decides.
 """
 
 from __future__ import annotations

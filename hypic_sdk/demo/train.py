@@ -1,10 +1,12 @@
 """Train the reader on invented worlds.
 
-    python -m hypic_sdk.demo.train --out DIR --minutes 20 [--prose FILE] [--resume DIR]
+    python -m hypic_sdk.demo.train --out DIR --minutes 20 [--prose FILE]
 
 Lengths and worlds grow in steps. Most steps are plain causal forwards; from `--composed-from` on,
 some are composed ones (isolated documents, see `reader_model`), so that the reader keeps its
 answers under composition. On a GPU every shape of step is captured once as a CUDA graph.
+A run that was cut short goes on from DIR/last.pt when it is started again, or from a copy of
+DIR/kept with `--resume`.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import random
+import shlex
+import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +29,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hypic_sdk.demo import evaluate
+from hypic_sdk.demo.evaluate import FIELDS, load_reader, percent, run
+from hypic_sdk.demo.evaluation_data import ARMS, prepare
 from hypic_sdk.demo.export import save_reader
-from hypic_sdk.demo.optimizer import Optimizer
-from hypic_sdk.demo.prompts import ANSWER, LM, Batch, PieceTokenizer, PromptEncoder
-from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig, init_weights
-from hypic_sdk.demo.training_data import BatchSource, Stage, make_lexicon, stages
+from hypic_sdk.demo.initial import hold_slow_decays, init_weights
+from hypic_sdk.demo.optimizer import Average, Optimizer
+from hypic_sdk.demo.prompts import ANSWER, LM, Batch
+from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig
+from hypic_sdk.demo.training_data import BatchSource, make_lexicon, stages
 
-FIELDS = (
-    "tokens",
-    "targets",
-    "target_class",
-    "example",
-    "position",
-    "stretch",
-    "stretch_position",
-    "interior",
-    "hidden",
+#: what training looks at on the way
+LOOK_ARMS = tuple(
+    dataclasses.replace(arm, counts=(2, 8), share=1.0)
+    for arm in ARMS
+    if arm.held_names and arm.part == "all" and not arm.kind.startswith("closed")
 )
 
 TOY = ReaderConfig(
@@ -116,6 +117,7 @@ class Stepper:
             parts = losses(self.reader, self.fields, self.composed)
             loss = parts[0] + self.lm_weight * parts[1]
         loss.backward()
+        hold_slow_decays(self.reader)
         self.optimizer.step()
         self.result.copy_(parts.detach())
 
@@ -147,6 +149,15 @@ class Stepper:
         return self.result
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far training has come; kept in checkpoints."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
 class Trainer:
     """Drives steps by the clock, logs, evaluates and saves."""
 
@@ -154,91 +165,81 @@ class Trainer:
         self.args = args
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.backends.cuda.matmul.allow_tf32 = True
+        self.prepared = prepare(args.tokenizer, args.eval_prompts, LOOK_ARMS, 16, args.workers)
         self.reader = Reader(TOY if args.tiny else ReaderConfig())
         init_weights(self.reader, args.seed)
-        if args.resume:
-            self.reader.load_state_dict(evaluate.load_reader(args.resume, "cpu").state_dict())
         self.reader.to(self.device)
         self.optimizer = Optimizer(self.reader)
+        self.average = Average(self.reader, args.average)
         self.plan = stages(args.tokens_per_step, args.longest)
-        self.encoder = PromptEncoder(PieceTokenizer(args.tokenizer))
         self.steppers: dict[tuple[tuple[int, int], bool], Stepper] = {}
-        arms = [a for a in evaluate.ARMS if a.kind != "closed_book" and a.held_names]
-        arms = [dataclasses.replace(a, counts=(2, 8)) for a in arms]
-        arms.append(
-            evaluate.Arm("one_hop, held names, held questions", True, False, True, counts=(2, 8))
-        )
-        arms.append(
-            evaluate.Arm("one_hop, held names, held statements", True, True, False, counts=(2, 8))
-        )
-        self.prepared = evaluate.prepare(self.encoder, args.eval_prompts, arms, 16)
         self.pool: Any = torch.cuda.graph_pool_handle() if self.device == "cuda" else None
-        self.log: list[dict[str, float]] = []
+        self.progress = Progress()
         self.rng = random.Random(args.seed)
+        self.sums: dict[bool, list[torch.Tensor]] = defaultdict(list)
 
     def run(self, source: BatchSource) -> None:
         """Train until the time is up."""
-        args = self.args
-        started = time.monotonic()
-        last_eval = started
-        tokens = step = 0
-        sums: dict[bool, list[torch.Tensor]] = defaultdict(list)
-        mark, marked_tokens = started, 0
-        while True:
-            elapsed = time.monotonic() - started
-            share = elapsed / (60 * args.minutes) if not args.steps else step / args.steps
-            if share >= 1.0:
-                break
-            stage = self._stage(args.start + (1 - args.start) * share)
-            self.optimizer.rate.fill_(self._rate(share, step))
-            composed = (
-                share + args.start >= args.composed_from and self.rng.random() < args.composed_share
-            )
-            batch = source.next(stage)
-            sums[composed].append(self._stepper(batch, composed).step(batch).clone())
-            tokens += batch.tokens.size
-            step += 1
-            if step % args.log_every == 0:
-                now = time.monotonic()
-                speed = (tokens - marked_tokens) / (now - mark)
-                waits = source.waits
-                self._write_step(step, now - started, stage, tokens, speed, waits, sums)
-                sums.clear()
-                mark, marked_tokens = now, tokens
-            if time.monotonic() - last_eval > args.eval_every_s:
-                self.look(step)
-                last_eval = time.monotonic()
-        self.look(step)
+        args, progress = self.args, self.progress
+        began = time.monotonic() - progress.seconds
+        looked = saved = progress.seconds
+        mark = (progress.seconds, progress.tokens)
+        while (share := self._share()) < 1.0:
+            self._step(source, share)
+            progress.seconds = time.monotonic() - began
+            if progress.step % args.log_every == 0:
+                speed = (progress.tokens - mark[1]) / (progress.seconds - mark[0])
+                self._write_step(share, speed, source.waits)
+                mark = (progress.seconds, progress.tokens)
+            if progress.seconds - looked > args.look_every_s:
+                self.look()
+                looked = progress.seconds
+            if progress.seconds - saved > args.save_every_s:
+                self.save()
+                saved = progress.seconds
+        self.save()
+        self.look()
 
-    def _write_step(
-        self,
-        step: int,
-        seconds: float,
-        stage: int,
-        tokens: int,
-        speed: float,
-        waits: int,
-        sums: dict[bool, list[torch.Tensor]],
-    ) -> None:
-        row: dict[str, float] = {"step": step, "s": seconds, "stage": stage, "tokens": tokens}
-        row |= {"tokens_per_s": speed, "waits": waits}
-        row |= {"skipped": float(self.optimizer.skipped), "grad": float(self.optimizer.grad_norm)}
-        for composed, values in sums.items():
+    def _share(self) -> float:
+        """Return how much of the training is done."""
+        args, progress = self.args, self.progress
+        if args.steps:
+            return progress.step / args.steps
+        return progress.seconds / (60 * args.minutes)
+
+    def _step(self, source: BatchSource, share: float) -> None:
+        args, progress = self.args, self.progress
+        stage = next(
+            i for i, s in enumerate(self.plan) if share < s.until or i == len(self.plan) - 1
+        )
+        self.optimizer.rate.fill_(self._rate(share))
+        late = share >= args.composed_from
+        composed = late and self.rng.random() < args.composed_share
+        batch = source.next(stage)
+        self.sums[composed].append(self._stepper(batch, composed).step(batch).clone())
+        self.average.update(share)
+        progress.step += 1
+        progress.tokens += batch.tokens.size
+
+    def _write_step(self, share: float, speed: float, waits: int) -> None:
+        progress, optimizer = self.progress, self.optimizer
+        row: dict[str, float] = {"step": progress.step, "s": progress.seconds, "share": share}
+        row |= {"tokens": progress.tokens, "tokens_per_s": speed, "waits": waits}
+        row |= {"skipped": float(optimizer.skipped), "grad": float(optimizer.grad_norm)}
+        for composed, values in self.sums.items():
             means = torch.stack(values).mean(0).tolist()
             name = "composed" if composed else "plain"
             keys = (f"{name}_answer", f"{name}_text", f"{name}_right")
             row |= dict(zip(keys, means, strict=True))
+        self.sums.clear()
         self._write(row)
 
-    def _stage(self, share: float) -> int:
-        return next(
-            i for i, s in enumerate(self.plan) if share < s.until or i == len(self.plan) - 1
-        )
-
-    def _rate(self, share: float, step: int) -> float:
-        warm = min(1.0, (step + 1) / self.args.warmup)
-        cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
-        return self.args.rate * warm * cosine
+    def _rate(self, share: float) -> float:
+        """Warm up, hold, then fall in a straight line to a hundredth."""
+        args = self.args
+        warm = min(1.0, (self.progress.step + 1) / args.warmup)
+        fall = min(1.0, (1.0 - share) / (1.0 - args.hold))
+        return float(args.rate * warm * max(0.01, fall))
 
     def _stepper(self, batch: Batch, composed: bool) -> Stepper:
         key = (batch.shape, composed)
@@ -247,26 +248,50 @@ class Trainer:
             self.steppers[key] = Stepper(self.reader, self.optimizer, *args)
         return self.steppers[key]
 
-    def look(self, step: int) -> None:
-        """Score a few held-out prompts and save the weights."""
-        args = self.args
-        results = evaluate.run(self.reader, self.prepared, self.device, ("full", "composed"))
-        row: dict[str, float] = {"eval_step": step}
-        for arm, modes in results.items():
+    def look(self) -> None:
+        """Score a few held-out prompts."""
+        row: dict[str, float] = {"look": self.progress.step, "s": self.progress.seconds}
+        for arm, modes in run(self.reader, self.prepared, self.device, ("full", "composed")):
             for mode, scored in modes.items():
-                row[f"{arm}|{mode}"] = round(100 * sum(ok for _, ok in scored) / len(scored), 1)
+                row[f"{arm}|{mode}"] = percent([ok for _, ok in scored])
         self._write(row)
-        if args.out:
-            torch.save(self.reader.state_dict(), args.out / "last.pt")
+
+    def save(self) -> None:
+        """Write all that is needed to go on; the old file stands until the new one is whole."""
+        state = {
+            "reader": self.reader.state_dict(),
+            "average": self.average.weights,
+            "optimizer": self.optimizer.state(),
+            "progress": dataclasses.asdict(self.progress),
+        }
+        unfinished = self.args.out / "last.pt.new"
+        torch.save(state, unfinished)
+        unfinished.replace(self.args.out / "last.pt")
+        save_reader(self.reader, self.args.tokenizer, self.args.out / "kept")
+        text = json.dumps(dataclasses.asdict(self.progress))
+        (self.args.out / "kept" / "progress.json").write_text(text + "\n")
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on where `save` stopped."""
+        self.reader.load_state_dict(state["reader"])
+        for weight, kept in zip(self.average.weights, state["average"], strict=True):
+            weight.copy_(kept)
+        self.optimizer.load(state["optimizer"])
+        self.progress = Progress(**state["progress"])
+
+    def load_kept(self, folder: Path) -> None:
+        """Go on from the small folder that `save` writes: weights alone, the optimizer anew."""
+        kept = load_reader(folder, self.device)
+        self.reader.load_state_dict(kept.state_dict())
+        self.average.follow()
+        self.progress = Progress(**json.loads((folder / "progress.json").read_text()))
 
     def _write(self, row: dict[str, float]) -> None:
-        self.log.append(row)
-        sys.stdout.write(json.dumps({k: round(v, 4) for k, v in row.items()}) + "\n")
+        text = json.dumps({k: round(v, 4) for k, v in row.items()}) + "\n"
+        sys.stdout.write(text)
         sys.stdout.flush()
-        if self.args.out:
-            (self.args.out / "log.jsonl").write_text(
-                "".join(json.dumps(r) + "\n" for r in self.log)
-            )
+        with (self.args.out / "log.jsonl").open("a") as log:
+            log.write(text)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -278,41 +303,71 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--prose", type=Path, nargs="*", default=())
     add("--minutes", type=float, default=20.0)
     add("--steps", type=int, default=0, help="train by steps instead of minutes")
-    add("--start", type=float, default=0.0, help="where in the growth of worlds to start")
-    add("--resume", type=Path, help="a reader folder to start from")
     add("--rate", type=float, default=2e-3)
     add("--warmup", type=int, default=200)
+    add("--hold", type=float, default=0.3, help="share of the time before the rate falls")
+    add("--average", type=float, default=0.997, help="how much of the average a step keeps")
     add("--lm", type=float, default=0.2)
     add("--tokens-per-step", type=int, default=32768)
     add("--longest", type=int, default=4096)
-    add("--composed-share", type=float, default=0.3)
+    add("--composed-share", type=float, default=0.25)
     add("--composed-from", type=float, default=0.2)
     add("--workers", type=int, default=13)
     add("--log-every", type=int, default=100)
-    add("--eval-every-s", type=float, default=80.0)
-    add("--eval-prompts", type=int, default=64)
+    add("--look-every-s", type=float, default=150.0)
+    add("--save-every-s", type=float, default=200.0)
+    add("--eval-prompts", type=int, default=48, help="of each number of documents, in a look")
+    add("--per-count", type=int, default=250, help="the same, in the last evaluation")
     add("--seed", type=int, default=1)
+    add("--resume", type=Path, help="the folder `kept` of a run whose machine was lost")
+    add("--compare", type=Path, help="an older reader folder to score the same way")
+    add("--commit", default="", help="the commit of this code, where there is no git")
     add("--tiny", action="store_true", help="a toy model, for a smoke run")
     return parser.parse_args(argv)
 
 
+def train(args: argparse.Namespace) -> None:
+    """Train, or go on with a run that was cut short, and write the averaged weights."""
+    prose = [line for path in args.prose for line in path.read_text().splitlines()]
+    lexicon = make_lexicon(args.tokenizer, prose)
+    plan = stages(args.tokens_per_step, args.longest)
+    checkpoint = args.out / "last.pt"
+    state = torch.load(checkpoint, map_location="cpu") if checkpoint.exists() else None
+    # a run that goes on draws other worlds than before
+    seed = 1_000_000 * args.seed + 7 * (int(state["progress"]["step"]) if state else 0)
+    seed += 500_000 * (args.resume is not None)
+    # the workers are forked before anything touches the GPU
+    with BatchSource(args.tokenizer, plan, lexicon, args.workers, seed) as source:
+        trainer = Trainer(args)
+        if state is not None:
+            trainer.load(state)
+        elif args.resume is not None:
+            trainer.load_kept(args.resume)
+        trainer.run(source)
+    trainer.average.put_into(trainer.reader)
+    trainer.look()
+    save_reader(trainer.reader, args.tokenizer, args.out / "reader")
+
+
+def score(args: argparse.Namespace, folder: Path, metrics: Path, recipe: str) -> int:
+    """Evaluate a reader folder in a process of its own."""
+    command = [sys.executable, "-m", "hypic_sdk.demo.evaluate", "--model", str(folder)]
+    command += ["--per-count", str(args.per_count), "--json", str(metrics)]
+    command += ["--commit", args.commit, "--recipe", recipe]
+    return subprocess.run([*command, *(["--quick"] if args.tiny else [])], check=False).returncode
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Run the command line: train, write the reader, score it."""
     args = parse(argv)
     args.out.mkdir(parents=True, exist_ok=True)
-    prose = [line for path in args.prose for line in path.read_text().splitlines()]
-    plan: tuple[Stage, ...] = stages(args.tokens_per_step, args.longest)
-    with BatchSource(
-        args.tokenizer,
-        plan,
-        make_lexicon(args.tokenizer, prose),
-        args.workers,
-        1_000_000 * args.seed,
-    ) as source:
-        trainer = Trainer(args)
-        trainer.run(source)
-        save_reader(trainer.reader, args.tokenizer, args.out / "reader")
-    return 0
+    train(args)
+    words = sys.argv[1:] if argv is None else list(argv)
+    recipe = shlex.join(["python", "-m", "hypic_sdk.demo.train", *words])
+    failed = score(args, args.out / "reader", args.out / "reader" / "metrics.json", recipe)
+    if args.compare is not None:
+        failed |= score(args, args.compare, args.out / "metrics_compared.json", "")
+    return failed
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from hypic_sdk.demo.worlds import Example, Question, WorldSpec, make_example
 
 DOCUMENT_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 QUESTION_TOKENS = 26  # a question with its answer and template, about
+TOKENS_PER_QUESTION = (40, 48, 60, 90, 160)  # of a prompt; few, so that most statements are asked
+MAX_QUESTIONS = 40
 TOKENS_PER_WORD_SENTENCE = 1.25  # real tokens over the generator's estimate
 
 
@@ -33,8 +35,8 @@ class Stage:
 
 
 def stages(tokens_per_step: int, longest: int = 4096) -> tuple[Stage, ...]:
-    """Return the growth used for the shipped reader."""
-    plan = ((0.14, 512, 4), (0.40, 1024, 8), (0.82, 2048, 16), (1.0, longest, 16))
+    """Return the growth used for the shipped reader: short prompts have most facts a second."""
+    plan = ((0.15, 512, 4), (0.52, 1024, 8), (0.87, 2048, 16), (1.0, longest, 16))
     return tuple(
         Stage(until, max(1, tokens_per_step // length), length, documents)
         for until, length, documents in plan
@@ -55,7 +57,8 @@ def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
     wanted = math.exp(rng.uniform(math.log(90), math.log(0.97 * stage.length)))
     counts = [n for n in DOCUMENT_COUNTS if n <= stage.max_documents and n * 24 <= wanted]
     num_documents = rng.choice(counts or [1])
-    num_questions = max(1, min(12, round(wanted / 110)))
+    asked_every = rng.choice(TOKENS_PER_QUESTION)
+    num_questions = max(1, min(MAX_QUESTIONS, round(wanted / asked_every)))
     room = wanted - 20 - QUESTION_TOKENS * num_questions
     per_document = max(18.0, min(512.0, room / num_documents / TOKENS_PER_WORD_SENTENCE))
     return WorldSpec(

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 
 from hypic_sdk.demo.documents import EVENTS, Event, Fact, Writer, heading, join_sentences
 from hypic_sdk.demo.naming import PRONOUNS, Entity, Lexicon, Namer
-from hypic_sdk.demo.relations import RELATIONS, Relation, capitalise, fill, possessive, relations_of
+from hypic_sdk.demo.relations import (
+    RELATIONS,
+    Part,
+    Relation,
+    capitalise,
+    fill,
+    possessive,
+    relations_of,
+)
 
 NO_LEXICON = Lexicon()
 NOT_SAID = "The documents do not say."
@@ -79,6 +87,7 @@ class WorldSpec:
     held_names: bool = False
     held_statements: bool = False
     held_questions: bool = False
+    part: Part = "all"  # of the phrasings, which are drawn
     num_questions: int = 4
     filler_share: float = 0.3
     updates: int = 0
@@ -168,7 +177,7 @@ class World:
 
     def _render(self, plan: list[Fact | Event]) -> str:
         rng, spec = self.rng, self.spec
-        writer = Writer(rng, spec.held_statements, self.namer.lexicon.prose)
+        writer = Writer(rng, spec.held_statements, spec.part, self.namer.lexicon.prose)
         sentences: list[str] = []
         first = next((item.entity for item in plan if isinstance(item, Fact)), None)
         title = heading(rng, first) + "\n" if first is not None and rng.random() < 0.3 else ""
@@ -203,8 +212,8 @@ def ask(world: World, relation: Relation, entity: Entity, subject: str | None = 
     held = world.spec.held_questions
     templates = relation.held_questions if held else relation.questions
     if subject is not None:
-        templates = tuple(t for t in templates if "{p}" not in t)
-    template = world.rng.choice(templates)
+        templates = templates.without("{p}")
+    template = templates.draw(world.rng, world.spec.part)
     name = subject or entity.name
     genitive = possessive(name)
     if "{s}" in template and template.find("{s}") < template.find("{p}"):
