@@ -20,10 +20,10 @@ RUN := $(VENV)/bin/python
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu check bench clean environment
+.PHONY: help demo test test-standard test-gpu check bench clean environment
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(ENVIRONMENT) ## ask the packaged model about documents in several orders, on this CPU
 	@$(RUN) -m hypic_sdk.cli demo $(ARGS)
@@ -31,9 +31,13 @@ demo: $(ENVIRONMENT) ## ask the packaged model about documents in several orders
 test: $(ENVIRONMENT) ## the whole CPU suite
 	@$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) $(ARGS)
 
+test-standard: ## LangChain's standard suites over our adapter, in an environment of their own
+	@VENV=.venv-standard EXTRAS=server,agents,standard bash .ci/venv
+	@$(ONE_THREAD) .venv-standard/bin/python -m pytest -c tests/standard/pytest.ini tests/standard $(ARGS)
+
 test-gpu: $(ENVIRONMENT) ## the tests marked gpu and multi_gpu; needs a CUDA device
 	@$(RUN) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("hypic: no CUDA device here, so no GPU test can run")'
-	@$(RUN) -m pytest -m 'gpu or multi_gpu' --slow $(ARGS)
+	@$(RUN) -m pytest tests/gpu tests/kernels -m 'gpu or multi_gpu' --slow $(ARGS)
 
 check: $(ENVIRONMENT) ## format, lint and types, without changing a file
 	@failed=0; for tool in 'ruff format --check' 'ruff check' mypy; do $(RUN) -m $$tool || failed=1; done; exit $$failed
@@ -42,7 +46,7 @@ bench: $(ENVIRONMENT) ## measurements: time to first token by arm; make bench AR
 	@$(RUN) -m hypic_sdk.cli bench $(or $(ARGS),reuse)
 
 clean: ## remove the environment and every cache
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-standard .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find hypic_sdk tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 environment:

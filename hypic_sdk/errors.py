@@ -8,8 +8,14 @@ HypicError
     EmptyPrompt           nothing to answer                                                  400
     SegmentNotFound       no such segment id                                                 404
     SegmentTextMismatch   text beside an id that belongs to other text                       409
+    SegmentsMissing       a prompt names segments whose text is not here                     422
+    ExternalIdConflict    an external id that names another text                             409
+    QuotaExceeded         a tenant has as much as it may have; waiting does not help         409
+    PinBudgetExhausted    as much is pinned as may be                                        409
     UnknownModel          no such model                                                      404
     UnsupportedOption     an option that this server does not offer                          400
+    InvalidGrammar        a grammar that no reply can be held to                             400
+    RequestRejected       it was there each time that an engine died                         400
     RequestCancelled      the caller went away                                               499
     DeadlineExceeded      the caller's own deadline passed                                   408
     NotAuthenticated      no key, or one that is not known here                              401
@@ -20,7 +26,9 @@ HypicError
   CapacityError         wait                                                                 503
     PoolExhausted         can not fit now (retryable) or never (then not retryable)          503
     QueueFull             too many requests wait                                             429
-  WorkerError           try again: WorkerLost                                                502
+  WorkerError           try again                                                            502
+    WorkerLost            the worker that held the request is gone                           502
+    TransferFailed        an entry did not come from another worker, or not whole            502
   ConnectionFailed      client side only: no reply came                                      502
     RequestTimeout        client side only: none came in time                                504
   NumericsError         us: a finite check or a composition law broke                        500
@@ -111,6 +119,37 @@ class SegmentTextMismatch(RequestError):
     http_status = 409
 
 
+class SegmentsMissing(RequestError):
+    """A prompt names segments that are not registered, and no text came with them.
+
+    `details["segment_ids"]` lists them all: send their texts along, or register them again.
+    """
+
+    code = "segment_missing"
+    http_status = 422
+
+
+class ExternalIdConflict(RequestError):
+    """The external id names another text; `replace_external` gives it to this one."""
+
+    code = "external_id_conflict"
+    http_status = 409
+
+
+class QuotaExceeded(RequestError):
+    """The tenant has as much as it may have; `details` hold both numbers.  Delete something."""
+
+    code = "quota_exceeded"
+    http_status = 409
+
+
+class PinBudgetExhausted(RequestError):
+    """As much is pinned as may be; `details` hold both numbers in bytes.  Unpin something."""
+
+    code = "pin_budget_exhausted"
+    http_status = 409
+
+
 class UnknownModel(RequestError):
     """No model of that name is served here."""
 
@@ -122,6 +161,18 @@ class UnsupportedOption(RequestError):
     """An option, or a value of one, that this engine does not offer."""
 
     code = "unsupported_option"
+
+
+class InvalidGrammar(RequestError):
+    """A grammar that does not compile, takes too much to, or leaves no token to go on with."""
+
+    code = "invalid_grammar"
+
+
+class RequestRejected(RequestError):
+    """An engine died twice with this request in its batch, the second time with nothing else."""
+
+    code = "request_rejected"
 
 
 class RequestCancelled(RequestError):
@@ -208,6 +259,12 @@ class WorkerLost(WorkerError):
     code = "worker_lost"
 
 
+class TransferFailed(WorkerError):
+    """An entry did not come from another worker, or not whole."""
+
+    code = "transfer_failed"
+
+
 class ConnectionFailed(HypicError):
     """Raised by clients: no reply came, or it broke off."""
 
@@ -230,10 +287,11 @@ class NumericsError(HypicError):
 
 
 def walk(root: type[HypicError] = HypicError) -> Iterator[type[HypicError]]:
-    """Every error class, the root first."""
+    """Every error class, the root first; those that an adapter makes of one have no code of theirs."""
     yield root
     for child in root.__subclasses__():
-        yield from walk(child)
+        if "code" in vars(child):
+            yield from walk(child)
 
 
 def from_payload(payload: Mapping[str, Any]) -> HypicError:

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, final, overload
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.demo import reader_path
 from hypic_sdk.errors import from_payload
-from hypic_sdk.prompt.catalog import MemoryCatalog
+from hypic_sdk.models.hub import HubId, model_folder
 from hypic_sdk.prompt.chat_template import ChatTemplate
+from hypic_sdk.prompt.memory_catalog import MemoryCatalog
 from hypic_sdk.prompt.segment import PromptPart
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
-from hypic_sdk.service import ChunkStream, Service, WarmJob
+from hypic_sdk.service import ChunkStream, ModelFacts, Service, WarmJob
+from hypic_sdk.service.about import AboutModels
 from hypic_sdk.service.sampling_defaults import sampling_defaults
 from hypic_sdk.service.worker_port import Event
+from hypic_sdk.transport.control import Ask, Question
 from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 from hypic_sdk.wire.limits import MAX_SEGMENTS_PER_CALL
 from hypic_sdk.wire.parse import parse
@@ -44,16 +47,18 @@ from hypic_sdk.wire.shorthand import (
 if TYPE_CHECKING:
     from hypic_sdk.engine.worker import LocalWorker
     from hypic_sdk.models.weights import OnProgress
+    from hypic_sdk.scripted import Script
 
 DEMO_NAME = "hypic-reader"
+SCRIPTED_NAME = "scripted"
 
 
 @final
 class LocalHypic:
     """One model in this process, with the calls of the client.
 
-    `segments`, `chat.completions` and `completions` are named as in the client.  A context manager;
-    closing it ends whatever is in flight.
+    `segments`, `chat.completions`, `completions` and `models` are named as in the client.  A context
+    manager; closing it ends whatever is in flight.
     """
 
     def __init__(
@@ -67,23 +72,27 @@ class LocalHypic:
         """Load a model and start its worker.
 
         Args:
-            model: a checkpoint folder; none is the demo model that comes with this package.
-            model_name: what replies call it; none is the folder's name.
-            on_progress: called after each tensor while loading.
+            model: a checkpoint folder, or an id of the hub (`owner/name`, `owner/name@revision`);
+                none is the demo model that comes with this package.
+            model_name: what replies call it; none is the folder's name, or the id.
+            on_progress: called after each tensor while loading, and as bytes come from the hub.
         Raises:
-            ModelFileError: a folder that is not a whole model with its tokenizer.
+            ModelFileError: a folder that is not a whole model with its tokenizer, or an id that the
+                hub does not give.
             ConfigError: settings that do not fit the model.
         """
-        folder = reader_path() if model is None else Path(model)
-        default_name = DEMO_NAME if model is None else folder.name
+        folder, default_name = find_model(model, on_progress)
         tokenizer = PromptTokenizer.from_folder(folder)
-        worker = _open_worker(folder, tokenizer, config or EngineConfig(), on_progress)
+        config = config or EngineConfig()
+        worker = _open_worker(folder, tokenizer, config, on_progress)
+        settings = worker.call(lambda engine: engine.describe().settings)
         service = Service(
             tokenizer=tokenizer,
             template=ChatTemplate.from_folder(folder, tokenizer),
             catalog=MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint),
             worker=_LocalPort(worker),
             model_name=model_name or default_name,
+            facts=ModelFacts(config.reuse, settings.conv_width, settings.max_context_tokens),
             sampling=sampling_defaults(folder),
         )
         self._attach(service, worker.close)
@@ -97,11 +106,29 @@ class LocalHypic:
         self.worker = None
         return self
 
+    @classmethod
+    def scripted(cls, script: Script | None = None, *, config: EngineConfig | None = None) -> Self:
+        """No model: a table of rules answers (none: what is built in); see `hypic_sdk.scripted`."""
+        from hypic_sdk.scripted import open_scripted
+
+        opened = open_scripted(script, config or EngineConfig())
+        ready, tokenizer = opened.ready, opened.tokenizer
+        service = Service(
+            tokenizer=tokenizer,
+            template=opened.template,
+            catalog=MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint),
+            worker=opened.worker,
+            model_name=SCRIPTED_NAME,
+            facts=ModelFacts(opened.config.reuse, ready.conv_width, ready.max_context_tokens),
+        )
+        return cls.over(service, opened.worker.close)
+
     def _attach(self, service: Service, close: Callable[[], None]) -> None:
         self.service = service
         self.segments = LocalSegments(service)
         self.chat = LocalChat(service)
         self.completions = LocalCompletions(service)
+        self.models = AboutModels(service)
         self._close: Callable[[], None] | None = close
 
     def close(self) -> None:
@@ -168,7 +195,7 @@ class LocalSegments:
         segments: list[SegmentObject] = []
         while batch := list(islice(items, MAX_SEGMENTS_PER_CALL)):
             body = {"segments": batch, "replace_external": replace_external}
-            segments.extend(self._service.register(parse(RegisterRequest, body)))
+            segments.extend(self._service.segments.register(parse(RegisterRequest, body)))
         if segments and warm != "none":
             job = self.warm.create(segments)
             if warm == "wait":
@@ -177,23 +204,23 @@ class LocalSegments:
 
     def retrieve(self, segment: SegmentRef) -> SegmentObject:
         """One segment by its id.  Raises SegmentNotFound."""
-        return self._service.retrieve(id_of(segment))
+        return self._service.segments.retrieve(id_of(segment))
 
     def find(self, external_id: str) -> SegmentObject:
         """One segment by the caller's own id.  Raises SegmentNotFound."""
-        return self._service.find_external(external_id)
+        return self._service.segments.find_external(external_id)
 
     def lookup(self, segments: Iterable[SegmentRef]) -> dict[str, SegmentState]:
         """Which are registered, and which are warm now; nothing is touched."""
-        return self._service.lookup(segment_ids(segments))
+        return self._service.segments.lookup(segment_ids(segments))
 
     def delete(self, segment: SegmentRef) -> DeletedSegment:
         """Forget a segment: its text, its entry, every chain that contains it."""
-        return self._service.delete(id_of(segment))
+        return self._service.segments.delete(id_of(segment))
 
     def list(self, *, after: str | None = None, limit: int = 100) -> SegmentList:
         """A page of the registered segments, oldest first."""
-        return self._service.list_segments(after=after, limit=limit)
+        return self._service.segments.list_segments(after=after, limit=limit)
 
 
 @final
@@ -205,7 +232,7 @@ class LocalWarm:
 
     def create(self, segments: Iterable[SegmentRef]) -> WarmJob:
         """Put registered segments into the public pool, in the background."""
-        return self._service.warm(segment_ids(segments))
+        return self._service.segments.warm(segment_ids(segments))
 
 
 @final
@@ -310,13 +337,43 @@ class _LocalPort:
         """Ask for the end of a request."""
         self._worker.cancel(request_id)
 
+    def finish(self, request_id: str, reply_index: int = 0) -> None:
+        """Ask for the good end of one reply."""
+        self._worker.finish(request_id, reply_index)
+
     def probe(self, parts: Sequence[PromptPart], namespace: str) -> Sequence[bool]:
         """Which entries are held."""
         return self._worker.call(lambda engine: engine.probe(parts, namespace))
 
+    def ask(
+        self,
+        question: Question,
+        parts: Sequence[PromptPart] = (),
+        namespace: str = "",
+        number: int = 0,
+    ) -> Any:
+        """The engine's answer."""
+        from hypic_sdk.engine.answers import answer_of
+
+        message = Ask(0, question, tuple(parts), namespace, number)
+        return self._worker.call(lambda engine: answer_of(message, engine))
+
     def delete(self, parts: Sequence[PromptPart], namespace: str) -> None:
         """Drop entries."""
         self._worker.call(lambda engine: engine.delete(parts, namespace))
+
+
+def find_model(model: str | Path | None, on_progress: OnProgress | None = None) -> tuple[Path, str]:
+    """The folder of a model, fetched from the hub if it is an id, and what replies call it.
+
+    Raises:
+        ModelFileError: no such folder, or an id that the hub does not give.
+    """
+    if model is None:
+        return reader_path(), DEMO_NAME
+    folder = model_folder(model, on_progress=on_progress)
+    hub_id = None if Path(model).is_dir() else HubId.parse(str(model))
+    return folder, folder.name if hub_id is None else hub_id.name
 
 
 def _open_worker(

@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+from torch.utils._device import _device_constructors
 
 # Transformers resolves its linear attention once, at its first import: with fla importable and no
 # GPU it takes fla and fails at the first forward.
@@ -61,6 +62,9 @@ def _seeds() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _poisoned_memory() -> Iterator[None]:
     """Fresh float memory that the package asks for is NaN: an element never written is seen."""
+    # `with torch.device(...)` knows constructors by identity and remembers them at its first use:
+    # it must not remember the ones below, or it would leave everything on the CPU
+    _device_constructors()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "empty", _poisoning(torch.empty))
         patch.setattr(torch, "empty_like", _poisoning(torch.empty_like))

@@ -22,6 +22,7 @@ class PlainContext:
     def __init__(self, *, position: int = 0) -> None:
         self.position = position
         self.row_independent = False
+        self.num_rows = 0
         self.positions = torch.empty(0, dtype=torch.long)
         self.states: dict[int, torch.Tensor] = {}  # by linear layer, [H, K, V]
         self.tails: dict[int, torch.Tensor] = {}  # by linear layer, [W-1, C]
@@ -32,6 +33,7 @@ class PlainContext:
         """Final hidden rows [L, D] of the next tokens."""
         stop = self.position + len(token_ids)
         self.positions = torch.arange(self.position, stop)
+        self.num_rows = len(token_ids)
         hidden = model.forward(torch.tensor(token_ids, dtype=torch.long), self)
         self.position = stop
         return hidden

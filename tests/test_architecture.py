@@ -27,11 +27,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"prompt"},
     "router": {"prompt", "transport"},
     "wire": set(),
-    "service": {"prompt", "router", "transport", "wire"},
+    "matching": set(),
+    "service": {"matching", "prompt", "router", "transport", "wire"},
     "warming": {"prompt", "service"},
-    "server": {"prompt", "service", "transport", "warming", "wire"},
-    "client": {"wire"},
-    "integrations": {"client", "wire"},
+    "links": {"prompt", "transport"},
+    "server": {"prompt", "router", "service", "transport", "warming", "wire"},
+    "client": {"matching", "prompt", "wire"},
+    "integrations": {"client", "matching", "prompt", "wire"},
     "kernels": set(),
     "algebra": {"kernels"},
     "families": {"algebra", "kernels"},
@@ -43,19 +45,51 @@ MAY_IMPORT: dict[str, set[str]] = {
         "families",
         "kernels",
         "layers",
+        "links",
         "models",
         "prompt",
         "store",
         "transport",
     },
-    "offline": {"demo", "engine", "models", "prompt", "service", "transport", "wire"},
+    "scripted": {"demo", "engine", "prompt", "transport"},
+    "offline": {"demo", "engine", "models", "prompt", "scripted", "service", "transport", "wire"},
     "demo": set(),
-    "bench": {"client", "demo", "families", "kernels", "offline", "wire"},
-    "cli": {"bench", "client", "demo", "offline", "server", "wire"},
+    "bench": {
+        "client",
+        "demo",
+        "families",
+        "kernels",
+        "matching",
+        "offline",
+        "prompt",
+        "router",
+        "wire",
+    },
+    "doctor": {
+        "algebra",
+        "engine",
+        "families",
+        "kernels",
+        "models",
+        "prompt",
+        "store",
+        "transport",
+    },
+    "cli": {"bench", "client", "demo", "doctor", "offline", "server", "wire"},
 }
 
-TEXT_WING = {"prompt", "router", "wire", "service", "warming", "server", "client", "integrations"}
-GPU_WING = {"kernels", "algebra", "families", "layers", "models", "store", "engine"}
+TEXT_WING = {
+    "prompt",
+    "matching",
+    "router",
+    "wire",
+    "service",
+    "warming",
+    "server",
+    "client",
+    "integrations",
+}
+GPU_WING = {"kernels", "algebra", "families", "layers", "models", "store", "links", "engine"}
 HTTP = {"aiohttp", "httpx", "pydantic", "requests", "starlette", "fastapi", "urllib3"}
 FRAMEWORKS = {"langchain_core", "langchain", "llama_index"}
 TENSORS = {"torch", "triton", "transformers", "fla", "safetensors", "numpy"}
@@ -219,8 +253,8 @@ def test_public_names_of_the_text_wing_load_no_torch():
 
 
 def test_the_text_wing_loads_no_torch():
-    """Every module of it that is there, in one process."""
-    rooms = TEXT_WING | {"transport"} - {"integrations"}
+    """Every module of it that is there, in one process; adapters load their frameworks besides."""
+    rooms = (TEXT_WING | {"transport"}) - {"integrations"}
     modules = sorted(module for module in MODULES if room(module) in rooms)
     assert {"hypic_sdk.prompt.segment", "hypic_sdk.service"} <= set(modules)
     assert not loaded_by(f"import {', '.join(modules)}") & TENSORS

@@ -40,3 +40,9 @@ def test_integers_are_left_alone():
 def test_fla_is_hidden():
     with pytest.raises(ImportError):
         __import__("fla")
+
+
+def test_poisoned_memory_still_obeys_the_default_device():
+    with torch.device("meta"):
+        assert torch.empty(3).device.type == "meta"
+        assert torch.zeros(3).device.type == "meta"

@@ -1,4 +1,4 @@
-"""The command line: `hypic demo | generate | bench`.  A command's room is imported when it runs."""
+"""The command line: `hypic`.  A command's room is imported when it runs."""
 
 from __future__ import annotations
 

@@ -14,14 +14,18 @@ from hypic_sdk.cli.options import (
     DEFAULT_MIN_TOKENS,
     DEFAULT_SEAM,
     BudgetOption,
+    KeyOption,
     MinTokensOption,
     ModelOption,
     ModeOption,
+    ScriptOption,
     SeamOption,
+    UrlOption,
     engine_config,
 )
+from hypic_sdk.cli.segments_app import segments_app
 from hypic_sdk.config import DEFAULT_MODE
-from hypic_sdk.errors import HypicError, RequestError
+from hypic_sdk.errors import ConfigError, HypicError, ModelFileError, RequestError
 from hypic_sdk.version import __version__
 
 app = typer.Typer(
@@ -31,6 +35,7 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(no_args_is_help=True, help="Measurements on this machine.")
 app.add_typer(bench_app, name="bench")
+app.add_typer(segments_app, name="segments")
 
 QUESTION_HELP = "Ask this, and no further questions; may be given again."
 
@@ -116,6 +121,16 @@ def serve(
             help="Where registered texts are kept; none is a file in the user's cache folder.",
         ),
     ] = None,
+    script: ScriptOption = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            min=1,
+            max=64,
+            help="Engine processes that share the work; each has a whole model and a whole cache.",
+        ),
+    ] = 1,  # fmt: skip
     mode: ModeOption = DEFAULT_MODE,
     seam: SeamOption = DEFAULT_SEAM,
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
@@ -133,8 +148,57 @@ def serve(
         port=port,
         keys_file=keys,
         segments_file=segments_file,
+        script_file=script,
+        num_workers=workers,
         config=config,
     )
+
+
+@app.command()
+def doctor(
+    model: ModelOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    mode: ModeOption = DEFAULT_MODE,
+    seam: SeamOption = DEFAULT_SEAM,
+    min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
+    cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
+) -> None:
+    """Say what a model is and what it will cost here, before loading its weights."""
+    from hypic_sdk.cli.doctor import run_doctor
+
+    config = engine_config(mode, seam, min_segment_tokens, cache_mib)
+    run_doctor(Console(), model=model, config=config, as_json=as_json)
+
+
+@app.command()
+def explain(
+    prompt: Annotated[
+        Path | None,
+        typer.Argument(help="A body as JSON, a list of messages, or a plain prompt (no .json)."),
+    ] = None,
+    question: Annotated[str | None, typer.Option("--question", "-q", help="What to ask.")] = None,
+    document: Annotated[
+        list[Path] | None,
+        typer.Option("--document", "-d", help="A text file; may be given again.", exists=False),
+    ] = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="No server: an engine here, with nothing warm.")
+    ] = False,
+    model: ModelOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The explanation as JSON.")] = False,
+    mode: ModeOption = DEFAULT_MODE,
+    seam: SeamOption = DEFAULT_SEAM,
+    min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
+) -> None:
+    """Say what a prompt would cost and what costs hits, without running it."""
+    from hypic_sdk.cli.explain import Where, run_explain
+
+    documents = tuple(document or ())
+    config = engine_config(mode, seam, min_segment_tokens)
+    where = Where(url, api_key, is_offline=offline or model is not None, model=model, config=config)
+    run_explain(Console(), prompt, question, documents, where=where, as_json=as_json)
 
 
 @bench_app.command("reuse")
@@ -154,13 +218,54 @@ def bench_reuse(
     )
 
 
+@bench_app.command("kernels")
+def bench_kernels(
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write kernels.json into this folder.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help="About what a case takes.")] = 2.0,
+) -> None:
+    """Every op against its definition, then its time against its floor."""
+    from hypic_sdk.bench.kernels import run_kernel_bench
+
+    passed = run_kernel_bench(Console(), device_name=device, tiny=tiny, folder=out, seconds=seconds)
+    raise typer.Exit(0 if passed else 1)
+
+
+@bench_app.command("match")
+def bench_match(
+    runs: Annotated[int, typer.Option("--runs", help="Counted runs of each arm.", min=1)] = 15,
+    texts: Annotated[int, typer.Option("--texts", help="Known texts.", min=300)] = 20_000,
+    characters: Annotated[int, typer.Option("--characters", min=1_000)] = 260_000,
+    json_lines: Annotated[
+        Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
+    ] = None,
+) -> None:
+    """Time to look through a prompt for known texts."""
+    from hypic_sdk.bench.match import run_match_bench
+
+    run_match_bench(
+        Console(), num_texts=texts, num_chars=characters, num_runs=runs, json_lines=json_lines
+    )
+
+
 def main() -> None:
     """Run the command line; an error that has a sentence is told as one.
 
-    Exit status: 0; 2 for the caller's mistake (also typer's own); 1 for everything else.
+    Exit status: 0; 2 for the caller's mistake (also typer's own), a request or settings that can
+    not work; 1 for everything else, a model's files among them.
     """
     try:
         app()
     except HypicError as error:
-        Console(stderr=True).print(f"hypic: {error.code}: {error.message}", style="red")
-        raise SystemExit(2 if isinstance(error, RequestError) else 1) from error
+        Console(stderr=True).print(
+            f"hypic: {error.code}: {error.message}", style="red", markup=False
+        )
+        raise SystemExit(_status(error)) from error
+
+
+def _status(error: HypicError) -> int:
+    is_callers = isinstance(error, RequestError | ConfigError)
+    return 2 if is_callers and not isinstance(error, ModelFileError) else 1

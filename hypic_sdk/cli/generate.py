@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hypic_sdk.cli import picture
+from hypic_sdk.cli.documents import read_document
 from hypic_sdk.cli.opening import open_local, warm
 from hypic_sdk.config import EngineConfig
-from hypic_sdk.errors import RequestError
 from hypic_sdk.wire.report import CacheReport
 from hypic_sdk.wire.segments import SegmentObject
 
@@ -32,14 +32,6 @@ class Ask:
     temperature: float
     seed: int | None
     off: bool
-
-
-def read_document(path: Path) -> str:
-    """The text of a file.  Raises RequestError if it can not be read as UTF-8 text."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"can not read document {path}: {error}") from error
 
 
 def chat_fields(ask: Ask, segments: Sequence[SegmentObject]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from hypic_sdk.wire.segments import SegmentObject, WarmJobObject
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hypic_sdk.client import Hypic
     from hypic_sdk.models.weights import LoadProgress
     from hypic_sdk.offline import LocalHypic
 
@@ -50,14 +51,22 @@ def open_local(console: Console, model: str | None, config: EngineConfig) -> Loc
         return LocalHypic(model, config=config, on_progress=show)
 
 
-def warm(console: Console, local: LocalHypic, segments: Sequence[SegmentObject]) -> WarmJobObject:
+def warm(
+    console: Console, local: LocalHypic | Hypic, segments: Sequence[SegmentObject]
+) -> WarmJobObject:
     """Put segments into the public pool and wait for it."""
     columns = (TextColumn("caching documents"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("warm", total=len(segments))
 
         def show(job: WarmJobObject) -> None:
-            counts = job.counts
-            progress.update(task, completed=counts.already_warm + counts.done + counts.failed)
+            progress.update(task, completed=_num_over(job))
 
         return local.segments.warm.create(segments).wait(on_progress=show)
+
+
+def _num_over(job: WarmJobObject) -> int:
+    """Segments of a job that are no longer waited for."""
+    counts = job.counts
+    over = (counts.done, counts.already_warm, counts.not_kept, counts.failed, counts.cancelled)
+    return sum(over)

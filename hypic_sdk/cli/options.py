@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +21,9 @@ from hypic_sdk.errors import ConfigError
 
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="Checkpoint folder; none is the model inside the package."),
+    typer.Option(
+        "--model", help="Checkpoint folder or hub id; none is the model inside the package."
+    ),
 ]
 ModeOption = Annotated[str, typer.Option("--mode", help=f"One of: {', '.join(MODES)}.")]
 SeamOption = Annotated[
@@ -29,7 +32,19 @@ SeamOption = Annotated[
 MinTokensOption = Annotated[
     int, typer.Option("--min-segment-tokens", help="Shorter segments are not kept.")
 ]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", help="A server; none is HYPIC_BASE_URL, else this machine's port 30000."),
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--api-key", help="Its key; none is HYPIC_API_KEY, else no key.")
+]
 BudgetOption = Annotated[int, typer.Option("--cache-mib", help="Memory of both pools, in MiB.")]
+
+ScriptOption = Annotated[
+    Path | None,
+    typer.Option("--script", help="Rules of `--model scripted`; none is what is built in."),
+]
 
 DEFAULT_SEAM = str(SeamRule())
 DEFAULT_MIN_TOKENS = ReuseConfig().min_segment_tokens

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypic_sdk.config import EngineConfig, cache_folder
-from hypic_sdk.demo import reader_path
 from hypic_sdk.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+SCRIPTED = "scripted"
+"""The model that is none: rules answer, for tests."""
 
 
 def default_segments_file() -> Path:
@@ -36,6 +39,8 @@ def run_serve(
     port: int,
     keys_file: Path | None,
     segments_file: Path | None,
+    script_file: Path | None = None,
+    num_workers: int = 1,
     config: EngineConfig,
 ) -> None:
     """Serve until a signal.
@@ -44,22 +49,29 @@ def run_serve(
         UnsupportedError: the extra `server` is not installed.
         HypicError: what keeps the server from starting.
     """
+    is_scripted = model == SCRIPTED
+    if script_file is not None and not is_scripted:
+        raise ConfigError(f"a script is for --model {SCRIPTED}")
     try:
+        from hypic_sdk.offline import find_model
         from hypic_sdk.server.launch import LaunchSettings, serve
     except ImportError as error:
-        raise UnsupportedError(
-            f"a server needs: pip install 'hypic-sdk[server]' ({error})"
-        ) from error
-    folder = reader_path() if model is None else Path(model)
+        needed = f"a server needs: pip install 'hypic-sdk[server]' ({error})"
+        raise UnsupportedError(needed) from error
+    # without a model of its own, a script has the tokenizer of the packaged one
+    folder, name = find_model(None if is_scripted else model)
     settings = LaunchSettings(
         model_folder=folder,
-        model_name=model_name or ("hypic-reader" if model is None else folder.name),
+        model_name=model_name or (SCRIPTED if is_scripted else name),
         host=host,
         port=port,
         keys_file=keys_file,
         segments_file=segments_file or default_segments_file(),
         log_level=logging.getLevelName(logging.getLogger().level),
         engine=config,
+        is_scripted=is_scripted,
+        script_file=script_file,
+        num_workers=num_workers,
     )
 
     def announce(url: str) -> None:

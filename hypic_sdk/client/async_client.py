@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, Unpack, final, overload
 from hypic_sdk.client.async_segments import AsyncSegments
 from hypic_sdk.client.async_stream import AsyncChunkStream
 from hypic_sdk.client.connection import Connection
-from hypic_sdk.client.protocol import chat, completion, get, looked_at, parsed
+from hypic_sdk.client.protocol import chat, completion, either_request, get, looked_at, parsed
 from hypic_sdk.client.retries import Retries
 from hypic_sdk.client.whole import WholeChat, WholeCompletion
 from hypic_sdk.config import environment
@@ -19,7 +19,7 @@ from hypic_sdk.wire.cache_stats import CacheStats
 from hypic_sdk.wire.explain import Explanation
 from hypic_sdk.wire.models import ModelList, ModelObject, TokenizeReply
 from hypic_sdk.wire.replies import ChatCompletion, ChatCompletionChunk, Completion
-from hypic_sdk.wire.shorthand import ChatOptions, CompletionOptions, chat_request
+from hypic_sdk.wire.shorthand import ChatOptions, CompletionOptions
 
 DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_TIMEOUT_S = 600.0
@@ -54,25 +54,49 @@ class AsyncHypic:
                 of calls that change nothing the second time.
             headers: sent with every call.
         """
-        self._connection = Connection(
-            base_url or environment("BASE_URL") or DEFAULT_BASE_URL,
-            api_key=api_key or environment("API_KEY"),
-            timeout_s=timeout_s,
-            retries=Retries(max_retries),
-            headers=headers or {},
+        self._attach(
+            Connection(
+                base_url or environment("BASE_URL") or DEFAULT_BASE_URL,
+                api_key=api_key or environment("API_KEY"),
+                timeout_s=timeout_s,
+                retries=Retries(max_retries),
+                headers=headers or {},
+            )
         )
-        self.segments = AsyncSegments(self._connection)
-        self.chat = AsyncChat(self._connection)
-        self.completions = AsyncCompletions(self._connection)
-        self.models = AsyncModels(self._connection)
-        self.prompts = AsyncPrompts(self._connection)
-        self.cache = AsyncCache(self._connection)
+
+    def _attach(self, connection: Connection) -> None:
+        self._connection = connection
+        self.segments = AsyncSegments(connection)
+        self.chat = AsyncChat(connection)
+        self.completions = AsyncCompletions(connection)
+        self.models = AsyncModels(connection)
+        self.prompts = AsyncPrompts(connection)
+        self.cache = AsyncCache(connection)
+
+    def with_options(
+        self, *, timeout_s: float | None = None, max_retries: int | None = None
+    ) -> AsyncHypic:
+        """The same server with other limits, for one call or many; what is left out stays.
+
+        Connections are shared: closing either closes those of both.
+        """
+        other = AsyncHypic.__new__(AsyncHypic)
+        other._attach(self._connection.with_options(timeout_s=timeout_s, max_retries=max_retries))
+        return other
 
     async def tokenize(
-        self, *, messages: Iterable[Mapping[str, Any]], **options: Unpack[ChatOptions]
+        self,
+        *,
+        messages: Iterable[Mapping[str, Any]] | None = None,
+        prompt: str | Iterable[Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> TokenizeReply:
-        """The token ids that a chat comes to."""
-        call = looked_at("/v1/tokenize", chat_request(messages, options))
+        """The token ids that a chat, or a plain prompt, comes to.
+
+        Raises:
+            TypeError: both `messages` and `prompt`, or none.
+        """
+        call = looked_at("/v1/tokenize", either_request(messages, prompt, options))
         return parsed(TokenizeReply, await self._connection.send(call))
 
     async def is_ready(self) -> bool:
@@ -234,10 +258,18 @@ class AsyncPrompts:
         self._connection = connection
 
     async def explain(
-        self, *, messages: Iterable[Mapping[str, Any]], **options: Unpack[ChatOptions]
+        self,
+        *,
+        messages: Iterable[Mapping[str, Any]] | None = None,
+        prompt: str | Iterable[Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> Explanation:
-        """Parts, token counts, expected hits and cost of a chat, and what costs hits."""
-        call = looked_at("/v1/prompts/explain", chat_request(messages, options))
+        """Parts, token counts, expected hits and cost of a prompt, and what costs hits.
+
+        Raises:
+            TypeError: both `messages` and `prompt`, or none.
+        """
+        call = looked_at("/v1/prompts/explain", either_request(messages, prompt, options))
         return parsed(Explanation, await self._connection.send(call))
 
 

@@ -25,14 +25,17 @@ from hypic_sdk.wire.segments import (
     RegisterRequest,
     SegmentList,
     SegmentObject,
+    SegmentSelection,
     SegmentState,
     SegmentUpdate,
+    WarmCreate,
     WarmJobList,
     WarmJobObject,
 )
-from hypic_sdk.wire.shorthand import SegmentRef
+from hypic_sdk.wire.shorthand import SegmentRef, id_of
 
 Warm = Literal["none", "async", "wait"]
+WarmPriority = Literal["background", "normal"]
 
 _MAX_CALL_CHARS = 8 << 20  # texts of one registration together
 _MAX_CALLS = 4  # registrations on their way at once
@@ -41,7 +44,7 @@ _STATES: TypeAdapter[dict[str, SegmentState]] = TypeAdapter(dict[str, SegmentSta
 
 @final
 class AsyncSegments:
-    """`create`, `create_many`, `retrieve`, `find`, `list`, `lookup`, `update`, `delete`."""
+    """`create`, `create_many`, `retrieve`, `find`, `list`, `lookup`, `update`, `pin`, `delete`."""
 
     def __init__(self, connection: Connection) -> None:
         self.warm = AsyncWarm(connection)
@@ -54,16 +57,28 @@ class AsyncSegments:
         external_id: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, MetadataValue] | None = None,
+        ttl: int | str | None = None,
+        priority: int | None = None,
         replace_external: bool = False,
         warm: Warm = "none",
     ) -> SegmentObject:
         """Register one text; again, it is the same segment.
 
         Args:
+            ttl: how long it is kept, seconds or a text like `12h`; "never" takes an end back.
+            priority: 0 to 99: entries of lower priority go first when room is needed.
             warm: also put it into the public pool: in the background, or before this returns.
         """
-        item = {"text": text, "external_id": external_id, "title": title, "metadata": metadata}
-        [segment] = await self.create_many([item], replace_external=replace_external, warm=warm)
+        values = {
+            "text": text,
+            "external_id": external_id,
+            "title": title,
+            "metadata": metadata,
+            "ttl": ttl,
+            "retention": _retention(priority),
+        }
+        items = [_said(values)]
+        [segment] = await self.create_many(items, replace_external=replace_external, warm=warm)
         return segment
 
     async def create_many(
@@ -73,12 +88,12 @@ class AsyncSegments:
         replace_external: bool = False,
         warm: Warm = "none",
     ) -> tuple[SegmentObject, ...]:
-        """Register texts in order: strings, or items of `text`, `external_id`, `title`, `metadata`.
+        """Register texts in order: strings, or items of the arguments of `create`.
 
         Raises:
             RequestError, PoolExhausted: of the first that can not be registered; the others are.
         """
-        items = [{"text": one} if isinstance(one, str) else dict(one) for one in texts]
+        items = [{"text": one} if isinstance(one, str) else _item(one) for one in texts]
         gate = asyncio.Semaphore(_MAX_CALLS)
 
         async def register(batch: builtins.list[dict[str, Any]]) -> builtins.list[SegmentObject]:
@@ -113,9 +128,20 @@ class AsyncSegments:
         [segment] = parsed(SegmentList, await self._connection.send(call)).data
         return segment
 
-    async def list(self, *, after: str | None = None, limit: int = 100) -> SegmentList:
-        """A page of the registered segments, oldest first."""
-        call = get("/v1/segments", after=after, limit=limit)
+    async def list(
+        self,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        metadata: Mapping[str, MetadataValue] | None = None,
+    ) -> SegmentList:
+        """A page of the registered segments, oldest first.
+
+        Args:
+            metadata: those whose metadata say all of this.
+        """
+        says = None if metadata is None else json.dumps(dict(metadata))
+        call = get("/v1/segments", after=after, limit=limit, metadata=says)
         return parsed(SegmentList, await self._connection.send(call))
 
     async def lookup(self, segments: Iterable[SegmentRef]) -> dict[str, SegmentState]:
@@ -130,6 +156,8 @@ class AsyncSegments:
         external_id: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, MetadataValue] | None = None,
+        ttl: int | str | None = None,
+        priority: int | None = None,
         replace_external: bool = False,
     ) -> SegmentObject:
         """Say something else about a segment; what is left out stays as it is."""
@@ -137,9 +165,27 @@ class AsyncSegments:
             "external_id": external_id,
             "title": title,
             "metadata": metadata,
+            "ttl": ttl,
+            "retention": _retention(priority),
             "replace_external": replace_external,
         }
-        body = json.dumps(parse(SegmentUpdate, values).model_dump()).encode()
+        return await self._patch(segment, values)
+
+    async def pin(self, segment: SegmentRef, *, ttl: int | str | None = None) -> SegmentObject:
+        """Keep a segment's entry from eviction, for some time or until it is unpinned.
+
+        Raises:
+            PinBudgetExhausted: as much is pinned as may be.
+        """
+        return await self._patch(segment, {"pin": {"ttl": ttl}})
+
+    async def unpin(self, segment: SegmentRef) -> SegmentObject:
+        """Let a segment's entry be evicted again."""
+        return await self._patch(segment, {"pin": False})
+
+    async def _patch(self, segment: SegmentRef, values: Mapping[str, Any]) -> SegmentObject:
+        update = parse(SegmentUpdate, _said(values))
+        body = json.dumps(update.model_dump(exclude_unset=True)).encode()
         call = Call("PATCH", segment_path(segment), body)
         return parsed(SegmentObject, await self._connection.send(call))
 
@@ -149,9 +195,21 @@ class AsyncSegments:
         call = Call("DELETE", segment_path(segment), repeatable=False)
         return parsed(DeletedSegment, await self._connection.send(call))
 
-    async def delete_many(self, segments: Iterable[SegmentRef]) -> builtins.list[DeletedSegment]:
-        """Forget several; unknown ones are told as not deleted."""
-        call = ids("/v1/segments/delete", segments)
+    async def delete_many(
+        self,
+        segments: Iterable[SegmentRef] | None = None,
+        *,
+        external_ids: Iterable[str] | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+    ) -> builtins.list[DeletedSegment]:
+        """Forget several, named in one of three ways; unknown ones are told as not deleted."""
+        values = {
+            "segment_ids": None if segments is None else [id_of(one) for one in segments],
+            "external_ids": None if external_ids is None else [*external_ids],
+            "metadata": metadata,
+        }
+        selection = parse(SegmentSelection, _said(values))
+        call = post("/v1/segments/delete", selection.model_dump(exclude_unset=True))
         return parsed(DeletedSegments, await self._connection.send(call)).data
 
 
@@ -162,9 +220,17 @@ class AsyncWarm:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def create(self, segments: Iterable[SegmentRef]) -> AsyncWarmJob:
-        """Put registered segments into the public pool, in the background."""
-        body = await self._connection.send(ids("/v1/segments/warm", segments))
+    async def create(
+        self, segments: Iterable[SegmentRef], *, priority: WarmPriority = "normal"
+    ) -> AsyncWarmJob:
+        """Put registered segments into the public pool, in the background.
+
+        Args:
+            priority: a "background" job yields to requests.
+        """
+        values = {"segment_ids": [id_of(one) for one in segments], "priority": priority}
+        call = post("/v1/segments/warm", parse(WarmCreate, values).model_dump(exclude_unset=True))
+        body = await self._connection.send(call)
         return AsyncWarmJob(self._connection, parsed(WarmJobObject, body))
 
     async def retrieve(self, job_id: str) -> AsyncWarmJob:
@@ -175,6 +241,23 @@ class AsyncWarm:
     async def list(self) -> builtins.list[WarmJobObject]:
         """The jobs that are readable, newest first."""
         return parsed(WarmJobList, await self._connection.send(get("/v1/segments/warm"))).data
+
+
+def _item(given: Mapping[str, Any]) -> dict[str, Any]:
+    """An item of the wire; `priority` is written as there."""
+    item = dict(given)
+    if "priority" in item:
+        item["retention"] = _retention(item.pop("priority"))
+    return item
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caller gave; nothing stands for leaving as it is."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _retention(priority: int | None) -> dict[str, int] | None:
+    return None if priority is None else {"priority": priority}
 
 
 def _raised(

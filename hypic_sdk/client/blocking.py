@@ -37,20 +37,36 @@ class Hypic:
         inner = AsyncHypic(
             base_url, api_key=api_key, timeout_s=timeout_s, max_retries=max_retries, headers=headers
         )
+        self._attach(inner, LoopThread())
+
+    def _attach(self, inner: AsyncHypic, loop: LoopThread) -> None:
         self._inner = inner
-        self._loop = LoopThread()
-        self.segments = Segments(inner.segments, self._loop)
-        self.chat = Chat(inner, self._loop)
-        self.completions = Completions(inner, self._loop)
-        self.models = Models(inner, self._loop)
-        self.prompts = Prompts(inner, self._loop)
-        self.cache = Cache(inner, self._loop)
+        self._loop = loop
+        self.segments = Segments(inner.segments, loop)
+        self.chat = Chat(inner, loop)
+        self.completions = Completions(inner, loop)
+        self.models = Models(inner, loop)
+        self.prompts = Prompts(inner, loop)
+        self.cache = Cache(inner, loop)
+
+    def with_options(
+        self, *, timeout_s: float | None = None, max_retries: int | None = None
+    ) -> Hypic:
+        """See `AsyncHypic.with_options`; closing either closes both."""
+        other = Hypic.__new__(Hypic)
+        inner = self._inner.with_options(timeout_s=timeout_s, max_retries=max_retries)
+        other._attach(inner, self._loop)
+        return other
 
     def tokenize(
-        self, *, messages: Iterable[Mapping[str, Any]], **options: Unpack[ChatOptions]
+        self,
+        *,
+        messages: Iterable[Mapping[str, Any]] | None = None,
+        prompt: str | Iterable[Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> TokenizeReply:
-        """The token ids that a chat comes to."""
-        return self._loop.run(self._inner.tokenize(messages=messages, **options))
+        """See `AsyncHypic.tokenize`."""
+        return self._loop.run(self._inner.tokenize(messages=messages, prompt=prompt, **options))
 
     def is_ready(self) -> bool:
         """Whether requests are taken now.  Raises ConnectionFailed: nobody is there."""
@@ -196,10 +212,14 @@ class Prompts:
         self._loop = loop
 
     def explain(
-        self, *, messages: Iterable[Mapping[str, Any]], **options: Unpack[ChatOptions]
+        self,
+        *,
+        messages: Iterable[Mapping[str, Any]] | None = None,
+        prompt: str | Iterable[Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> Explanation:
-        """Parts, token counts, expected hits and cost of a chat, and what costs hits."""
-        return self._loop.run(self._inner.explain(messages=messages, **options))
+        """See `AsyncPrompts.explain`."""
+        return self._loop.run(self._inner.explain(messages=messages, prompt=prompt, **options))
 
 
 @final

@@ -7,7 +7,7 @@ import queue
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import Any, final
 
-from hypic_sdk.client.async_segments import AsyncSegments, AsyncWarm, Warm
+from hypic_sdk.client.async_segments import AsyncSegments, AsyncWarm, Warm, WarmPriority
 from hypic_sdk.client.async_warm_job import AsyncWarmJob, ProgressListener
 from hypic_sdk.client.loop_thread import LoopThread
 from hypic_sdk.wire.segments import (
@@ -37,6 +37,8 @@ class Segments:
         external_id: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, MetadataValue] | None = None,
+        ttl: int | str | None = None,
+        priority: int | None = None,
         replace_external: bool = False,
         warm: Warm = "none",
     ) -> SegmentObject:
@@ -47,6 +49,8 @@ class Segments:
                 external_id=external_id,
                 title=title,
                 metadata=metadata,
+                ttl=ttl,
+                priority=priority,
                 replace_external=replace_external,
                 warm=warm,
             )
@@ -72,9 +76,15 @@ class Segments:
         """One segment by the caller's own id.  Raises SegmentNotFound."""
         return self._loop.run(self._inner.find(external_id))
 
-    def list(self, *, after: str | None = None, limit: int = 100) -> SegmentList:
-        """A page of the registered segments, oldest first."""
-        return self._loop.run(self._inner.list(after=after, limit=limit))
+    def list(
+        self,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        metadata: Mapping[str, MetadataValue] | None = None,
+    ) -> SegmentList:
+        """A page of the registered segments, oldest first; see `AsyncSegments.list`."""
+        return self._loop.run(self._inner.list(after=after, limit=limit, metadata=metadata))
 
     def lookup(self, segments: Iterable[SegmentRef]) -> dict[str, SegmentState]:
         """Which are registered, and which are warm now; nothing is touched."""
@@ -87,6 +97,8 @@ class Segments:
         external_id: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, MetadataValue] | None = None,
+        ttl: int | str | None = None,
+        priority: int | None = None,
         replace_external: bool = False,
     ) -> SegmentObject:
         """Say something else about a segment; what is left out stays as it is."""
@@ -96,17 +108,34 @@ class Segments:
                 external_id=external_id,
                 title=title,
                 metadata=metadata,
+                ttl=ttl,
+                priority=priority,
                 replace_external=replace_external,
             )
         )
+
+    def pin(self, segment: SegmentRef, *, ttl: int | str | None = None) -> SegmentObject:
+        """Keep a segment's entry from eviction; see `AsyncSegments.pin`."""
+        return self._loop.run(self._inner.pin(segment, ttl=ttl))
+
+    def unpin(self, segment: SegmentRef) -> SegmentObject:
+        """Let a segment's entry be evicted again."""
+        return self._loop.run(self._inner.unpin(segment))
 
     def delete(self, segment: SegmentRef) -> DeletedSegment:
         """Forget a segment: its text, its entry, every chain that contains it."""
         return self._loop.run(self._inner.delete(segment))
 
-    def delete_many(self, segments: Iterable[SegmentRef]) -> builtins.list[DeletedSegment]:
-        """Forget several; unknown ones are told as not deleted."""
-        return self._loop.run(self._inner.delete_many(segments))
+    def delete_many(
+        self,
+        segments: Iterable[SegmentRef] | None = None,
+        *,
+        external_ids: Iterable[str] | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+    ) -> builtins.list[DeletedSegment]:
+        """Forget several, named in one of three ways; see `AsyncSegments.delete_many`."""
+        deleting = self._inner.delete_many(segments, external_ids=external_ids, metadata=metadata)
+        return self._loop.run(deleting)
 
 
 @final
@@ -117,9 +146,12 @@ class Warming:
         self._inner = inner
         self._loop = loop
 
-    def create(self, segments: Iterable[SegmentRef]) -> WarmJob:
-        """Put registered segments into the public pool, in the background."""
-        return WarmJob(self._loop.run(self._inner.create(segments)), self._loop)
+    def create(
+        self, segments: Iterable[SegmentRef], *, priority: WarmPriority = "normal"
+    ) -> WarmJob:
+        """Put registered segments into the public pool; see `AsyncWarm.create`."""
+        inner = self._loop.run(self._inner.create(segments, priority=priority))
+        return WarmJob(inner, self._loop)
 
     def retrieve(self, job_id: str) -> WarmJob:
         """A job that was begun before.  Raises JobNotFound."""

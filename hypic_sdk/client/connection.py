@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from copy import copy
+from dataclasses import replace
 from typing import final
 from weakref import WeakKeyDictionary
 
@@ -41,6 +43,17 @@ class Connection:
         self._sessions: WeakKeyDictionary[
             asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None, None]]
         ] = WeakKeyDictionary()
+
+    def with_options(
+        self, *, timeout_s: float | None = None, max_retries: int | None = None
+    ) -> Connection:
+        """The same server over the same sessions, with other limits; what is left out stays."""
+        other = copy(self)
+        if timeout_s is not None:
+            other._timeout_s = timeout_s
+        if max_retries is not None:
+            other._retries = replace(self._retries, max_retries=max_retries)
+        return other
 
     async def send(self, call: Call, *, timeout_s: float | None = None) -> bytes:
         """The body of the reply.

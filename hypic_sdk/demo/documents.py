@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypic_sdk.demo import words
 from hypic_sdk.demo.heldout import DROPPABLE, ROUGHENED_VERBS, SMALL_WORDS
@@ -105,6 +105,8 @@ class Writer:
     held_statements: bool = False
     part: Part = "all"
     prose: Sequence[str] = ()
+    #: (entity name, relation) to the template that stated it last
+    said: dict[tuple[str, str], str] = field(default_factory=dict)
     last: Entity | None = None
     pending: str = ""
 
@@ -173,7 +175,9 @@ class Writer:
     def _template(self, fact: Fact) -> str:
         relation = RELATIONS[fact.relation]
         pool = relation.held_statements if self.held_statements else relation.statements
-        return pool.draw(self.rng, self.part)
+        template = pool.draw(self.rng, self.part)
+        self.said[fact.entity.name, fact.relation] = template
+        return template
 
     def _reference(self, entity: Entity) -> tuple[str, str, str]:
         continues = self.last == entity

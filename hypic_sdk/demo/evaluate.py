@@ -165,26 +165,32 @@ def percent(right: Sequence[bool]) -> float:
     return round(100 * sum(right) / len(right), 1)
 
 
+def figures(right: Sequence[bool]) -> dict[str, float]:
+    """Return number, exact match and its interval."""
+    low, high = interval(right)
+    em = 100 * sum(right) / len(right)
+    return {"n": len(right), "em": round(em, 2), "low": round(low, 2), "high": round(high, 2)}
+
+
 def row(arm: str, mode: str, scored: Sequence[tuple[PackedAnswer, bool]]) -> dict[str, Any]:
     """Return the figures of one arm in one mode."""
     right = [ok for _, ok in scored]
-    low, high = interval(right)
+    words: dict[str, list[bool]] = defaultdict(list)
     counts: dict[int, list[bool]] = defaultdict(list)
     places: dict[str, list[bool]] = defaultdict(list)
     for answer, ok in scored:
         counts[answer.num_documents].append(ok)
+        words["known" if answer.known_words else "new"].append(ok)
         if answer.gold_place >= 0 and answer.num_documents > 1:
             third = 3 * answer.gold_place // answer.num_documents
             places[("first", "middle", "last")[third]].append(ok)
     return {
         "arm": arm,
         "mode": mode,
-        "n": len(right),
-        "em": round(100 * sum(right) / len(right), 2),
-        "low": round(low, 2),
-        "high": round(high, 2),
+        **figures(right),
         "by_documents": {str(n): percent(r) for n, r in sorted(counts.items())},
         "by_gold_third": {n: percent(r) for n, r in places.items()},
+        "by_words": {which: figures(r) for which, r in sorted(words.items())},
     }
 
 
@@ -194,6 +200,12 @@ def line(one: dict[str, Any]) -> str:
         f"{one['arm']:42s} {one['mode']:12s} EM {one['em']:6.2f} [{one['low']:6.2f}, "
         f"{one['high']:6.2f}] n {one['n']:5d} documents {one['by_documents']} "
         f"gold {one['by_gold_third']}"
+        + "".join(
+            f"\n    {which} words: EM {part['em']:.2f} [{part['low']:.2f}, {part['high']:.2f}] "
+            f"n {part['n']}"
+            for which, part in one["by_words"].items()
+            if len(one["by_words"]) > 1
+        )
     )
 
 

@@ -36,7 +36,7 @@ class Arm:
     held_names: bool = True
     held_templates: bool = True
     held_questions: bool | None = None  # as held_templates, where not said
-    part: Part = "all"  # of the phrasings: a relation's own, framed ones, or both
+    part: Part = "all"  # of the phrasings: a relation's own, framed ones, both, or its grid
     share: float = 0.4  # of the prompts asked for
     controls: bool = True  # whether the two controls are run
     kind: str = "one_hop"
@@ -48,6 +48,7 @@ ARMS = (
     Arm("one_hop, held names, held templates", share=1.0),
     Arm("one_hop, held names, held own templates", part="own", share=1.0, controls=False),
     Arm("one_hop, held names, held frames", part="framed", controls=False),
+    Arm("one_hop, held names, held grid", part="grid", controls=False),
     Arm("one_hop, held names, held statements", held_questions=False, controls=False),
     Arm(
         "one_hop, held names, held questions",

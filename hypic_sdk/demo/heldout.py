@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 SEED = "reader held-out sentences, of november 2026"
-OWN_SHARE, FRAME_SHARE = 0.12, 0.15
+OWN_SHARE, FRAME_SHARE, CELL_SHARE = 0.12, 0.15, 0.12
 LEAST_STATEMENTS, LEAST_QUESTIONS = 2, 1
 #: words that `roughen` may add after a verb, and words that it may drop
 SMALL_WORDS = ("also", "now", "still", "really", "indeed", "of course", "surely", "always", "again")
 DROPPABLE = frozenset(("the", "a", "an", "is", "of", "that", "its", "was", "it"))
+_STOPS = str.maketrans(".,:;?!", "      ")
+ROUGHENED_WORDS = DROPPABLE | {word for words in SMALL_WORDS for word in words.split()}
 ROUGHENED_VERBS = (" is ", " was ", " has ")
 
 
@@ -29,15 +31,26 @@ def held_out(
     kind: str, relation: str, pool: Sequence[str], share: float, least: int
 ) -> tuple[str, ...]:
     """Return the held-out part of a pool: all under `share`, and the lowest up to `least`."""
-    ordered = sorted(pool, key=lambda template: place(kind, relation, template))
-    under = sum(place(kind, relation, template) < share for template in pool)
-    return tuple(ordered[: max(least, under)])
+    placed = sorted((place(kind, relation, template), template) for template in pool)
+    under = sum(at < share for at, _ in placed)
+    return tuple(template for _, template in placed[: max(least, under)])
 
 
 def bare(template: str) -> str:
     """Return a template as it reads once filled with a name: one form a subject, plain case."""
     text = template.replace("{o}", "{s}").replace("{p}", "{s}'s").replace("{a}", "a {v}")
-    return re.sub(r"\s+", " ", re.sub(r"[.,:;?!]", " ", text.lower())).strip()
+    return " ".join(text.lower().translate(_STOPS).split())
+
+
+def words_of(template: str) -> frozenset[str]:
+    """Return the words of a template, its slots left out."""
+    plain = re.sub(r"\{\w\}('s)?", " ", template.lower())
+    return frozenset(re.findall(r"[a-z]+", plain))
+
+
+def core(text: str) -> str:
+    """Return a bare template without any word that roughening may add or drop."""
+    return " ".join(word for word in text.split(" ") if word not in ROUGHENED_WORDS)
 
 
 def roughened(template: str) -> set[str]:
@@ -57,4 +70,10 @@ def roughened(template: str) -> set[str]:
 def apart(training: Iterable[str], held: Iterable[str]) -> tuple[str, ...]:
     """Leave out of `training` what could come out as a held-out sentence."""
     kept_out = {bare(template) for template in held}
-    return tuple(t for t in dict.fromkeys(training) if not roughened(t) & kept_out)
+    cores = {core(template) for template in kept_out}
+
+    def clashes(template: str) -> bool:
+        # the core is a cheap first look: most templates end there
+        return core(bare(template)) in cores and bool(roughened(template) & kept_out)
+
+    return tuple(t for t in dict.fromkeys(training) if not clashes(t))

@@ -58,6 +58,7 @@ class Answer:
     stop: int  # one past its end-of-message token
     kind: str
     gold_place: int  # index of the last gold document, -1 without one
+    known_words: bool = True  # as in the question
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class PromptEncoder:
             start = at + sum(len(part[0]) for part in lead)
             stop = start + len(said) + len(self._end)
             place = question.gold[-1] if question.gold else -1
-            answers.append(Answer(start, stop, question.kind, place))
+            answers.append(Answer(start, stop, question.kind, place, question.known_words))
             parts += [*lead, (said + self._end, -1, ANSWER), (self._after_end, -1, 0)]
             at = stop + len(self._after_end)
         return self._assemble(parts, tuple(answers), num_documents)
@@ -141,6 +142,7 @@ class PackedAnswer:
     kind: str
     num_documents: int
     gold_place: int
+    known_words: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,9 @@ def pack(rows: Sequence[Sequence[Encoded]], length: int, rng: random.Random | No
             num_stretches += len(starts)
             for a in one.answers:
                 where = (row, at + a.start - 1, at + a.stop - 1)
-                answers.append(PackedAnswer(*where, a.kind, one.num_documents, a.gold_place))
+                answers.append(
+                    PackedAnswer(*where, a.kind, one.num_documents, a.gold_place, a.known_words)
+                )
             at += len(one)
         arrays["stretch"][row, at:] = num_stretches
     return Batch(

@@ -15,13 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hypic_sdk.demo.grid import question_cells, statement_cells
 from hypic_sdk.demo.heldout import (
+    CELL_SHARE,
     FRAME_SHARE,
     LEAST_QUESTIONS,
     LEAST_STATEMENTS,
     OWN_SHARE,
     apart,
     held_out,
+    words_of,
 )
 from hypic_sdk.demo.phrasings import (
     PERSON_FRAMES,
@@ -34,30 +37,42 @@ from hypic_sdk.demo.phrasings import (
 )
 from hypic_sdk.demo.relations_data import PERSON, THINGS
 
-Part = Literal["all", "own", "framed"]
-OWN_DRAWN = 0.67  # of the phrasings drawn, the share that are a relation's own
+Part = Literal["all", "own", "framed", "grid", "wide"]
+OWN_DRAWN = 0.67  # of all phrasings but the grid's, the share that are a relation's own
+#: shares of training, which draws the grid too
+WIDE: tuple[tuple[Part, float], ...] = (("own", 0.45), ("grid", 0.3), ("framed", 0.25))
 
 
 @dataclass(frozen=True, slots=True)
 class Phrasings:
-    """Sentences of one use: a relation's own, and frames crossed with its nouns."""
+    """Sentences of one use: a relation's own, frames crossed with its nouns, cells of its grid."""
 
     own: tuple[str, ...]
     framed: tuple[str, ...]
+    grid: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[tuple[str, ...], ...]:
+        """The three parts, in order."""
+        return self.own, self.framed, self.grid
 
     def draw(self, rng: random.Random, part: Part = "all") -> str:
-        """Draw one of a part; of all, a relation's own two times in three."""
-        own = rng.random() < OWN_DRAWN if part == "all" else part == "own"
-        chosen = self.own if own else self.framed
-        return rng.choice(chosen or self.own or self.framed)
+        """Draw one of a part; `all` leaves out the grid, `wide` does not."""
+        if part == "all":
+            part = "own" if rng.random() < OWN_DRAWN else "framed"
+        elif part == "wide":
+            parts, shares = zip(*WIDE, strict=True)
+            part = rng.choices(parts, shares)[0]
+        chosen = {"own": self.own, "framed": self.framed, "grid": self.grid}[part]
+        return rng.choice(chosen or self.own or self.framed or self.grid)
 
     def without(self, slot: str) -> Phrasings:
         """Return those that lack a slot; all of them, if every one has it."""
-        kept = [tuple(t for t in part if slot not in t) for part in (self.own, self.framed)]
+        kept = [tuple(t for t in part if slot not in t) for part in self.parts]
         return Phrasings(*kept) if any(kept) else self
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self.own, *self.framed))
+        return iter((*self.own, *self.framed, *self.grid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +88,11 @@ class Relation:
     questions: Phrasings
     held_questions: Phrasings
     example_value: str
+    words: frozenset[str]  # all that training's statements and questions of the relation have
+
+    def knows(self, template: str) -> bool:
+        """Tell whether training shows every word of a template in this relation's sentences."""
+        return words_of(template) <= self.words
 
     @property
     def example_statement(self) -> str:
@@ -134,7 +154,12 @@ HELD_QUESTION_FRAMES = held_out(
 
 
 def _parted(
-    kind: str, key: str, own: Sequence[str], frames: Sequence[str], least: int
+    kind: str,
+    key: str,
+    own: Sequence[str],
+    frames: Sequence[str],
+    cells: Sequence[str],
+    least: int,
 ) -> tuple[Phrasings, Phrasings]:
     """Part phrasings into those of training and the held-out ones.
 
@@ -145,10 +170,12 @@ def _parted(
     held = Phrasings(
         held_out(kind, key, unique[1:], OWN_SHARE, least),
         tuple(cross(key, [frame for frame in frames if frame in held_frames])),
+        held_out(f"{kind} cell", key, list(dict.fromkeys(cells)), CELL_SHARE, least),
     )
     seen = Phrasings(
         apart(unique, held),
         apart(cross(key, [frame for frame in frames if frame not in held_frames]), held),
+        apart(cells, held),
     )
     return seen, held
 
@@ -158,12 +185,11 @@ def _build() -> dict[str, Relation]:
     for key, subject, value, flags, example, said, said_more, asked, asked_more in PERSON + THINGS:
         stated = [*_split(said), *_split(said_more), *own_statements(key)]
         questions = [*_split(asked), *_split(asked_more), *own_questions(key)]
-        seen, held = _parted(
-            "statement", key, stated, STATEMENT_FRAMES.split("|"), LEAST_STATEMENTS
-        )
-        seen_asked, held_asked = _parted(
-            "question", key, questions, question_frames(key), LEAST_QUESTIONS
-        )
+        cells = statement_cells(key, subject)
+        frames = STATEMENT_FRAMES.split("|")
+        seen, held = _parted("statement", key, stated, frames, cells, LEAST_STATEMENTS)
+        cells, frames = question_cells(key), question_frames(key)
+        seen_asked, held_asked = _parted("question", key, questions, frames, cells, LEAST_QUESTIONS)
         relations[key] = Relation(
             key=key,
             subject_kind=subject,
@@ -174,6 +200,7 @@ def _build() -> dict[str, Relation]:
             questions=seen_asked,
             held_questions=held_asked,
             example_value=example,
+            words=words_of(" ".join((*seen, *seen_asked))),
         )
     return relations
 

@@ -65,6 +65,7 @@ def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
         num_documents=num_documents,
         document_tokens=round(per_document),
         num_questions=num_questions,
+        part="wide",
         filler_share=rng.choice((0.0, 0.1, 0.25, 0.4)),
         updates=rng.choice((0, 0, 1, 2, 4)) if wanted > 150 else rng.choice((0, 0, 0, 1)),
         events=rng.choice((0, 0, 0, 1, 2)),

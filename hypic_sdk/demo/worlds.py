@@ -66,6 +66,7 @@ class Question:
     kind: str  # one_hop, latest, two_hop, first, tally or not_said
     relation: str = ""
     gold: tuple[int, ...] = ()  # indices of the documents that hold the answer
+    known_words: bool = True  # whether training shows every word of statement and question
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class World:
     updated: set[tuple[str, str]] = field(default_factory=set)
     counted: dict[int, int] = field(default_factory=dict)
     home: dict[str, int] = field(default_factory=dict)
+    #: (entity name, relation) to the template that stated it last
+    said: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def write(self) -> tuple[str, ...]:
         """Write every document and remember what was said where."""
@@ -196,6 +199,7 @@ class World:
                 at += 1
             else:
                 sentences.append(writer.fact(item))
+        self.said |= writer.said
         return title + join_sentences(rng, sentences)
 
     def _joinable(self, item: Fact, following: Fact | Event | None) -> bool:
@@ -207,8 +211,10 @@ class World:
         )
 
 
-def ask(world: World, relation: Relation, entity: Entity, subject: str | None = None) -> str:
-    """Return a question for the relation of an entity, or of something described by `subject`."""
+def ask(
+    world: World, relation: Relation, entity: Entity, subject: str | None = None
+) -> tuple[str, str]:
+    """Return a question about an entity, or what `subject` describes, and its template."""
     held = world.spec.held_questions
     templates = relation.held_questions if held else relation.questions
     if subject is not None:
@@ -220,8 +226,8 @@ def ask(world: World, relation: Relation, entity: Entity, subject: str | None = 
         genitive = PRONOUNS[entity.pronoun][1]
     text = fill(template, name, genitive, name)
     if not held and world.rng.random() < 0.08:
-        return world.rng.choice(ASK_OPENERS) + text
-    return capitalise(text)
+        return world.rng.choice(ASK_OPENERS) + text, template
+    return capitalise(text), template
 
 
 def one_hop(world: World, key: tuple[str, str]) -> Question:
@@ -229,7 +235,10 @@ def one_hop(world: World, key: tuple[str, str]) -> Question:
     entity = next(e for e in world.entities if e.name == key[0])
     value, gold = world.truth[key]
     kind = "latest" if key in world.updated else "one_hop"
-    return Question(ask(world, RELATIONS[key[1]], entity), value, kind, key[1], gold)
+    relation = RELATIONS[key[1]]
+    text, template = ask(world, relation, entity)
+    known = relation.knows(template) and relation.knows(world.said[key])
+    return Question(text, value, kind, key[1], gold, known)
 
 
 def not_said(world: World) -> Question | None:
@@ -247,7 +256,9 @@ def not_said(world: World) -> Question | None:
     if not open_relations:
         return None
     relation = rng.choice(open_relations)
-    return Question(ask(world, relation, entity), NOT_SAID, "not_said", relation.key)
+    text, template = ask(world, relation, entity)
+    known = relation.knows(template)
+    return Question(text, NOT_SAID, "not_said", relation.key, known_words=known)
 
 
 def two_hop(world: World) -> Question | None:
@@ -264,7 +275,7 @@ def two_hop(world: World) -> Question | None:
         return None
     name, key, bridge, second = world.rng.choice(links)
     described = BRIDGES[key][0].format(s=name)
-    text = ask(world, RELATIONS[second], by_name[bridge], described)
+    text, _ = ask(world, RELATIONS[second], by_name[bridge], described)
     value, gold = world.truth[bridge, second]
     gold = tuple(sorted({*gold, *world.truth[name, key][1]}))
     return Question(text, f"{bridge}: {value}", "two_hop", second, gold)

@@ -16,6 +16,7 @@ import torch
 
 from hypic_sdk.config import SchedulerConfig
 from hypic_sdk.engine.cold_queue import ColdQueue
+from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.engine.plan import AssemblyPlan, Snapshot
 from hypic_sdk.engine.request import Grant, Phase, Request
 from hypic_sdk.engine.run_table import KvTable
@@ -61,13 +62,20 @@ class Admission:
     """The queue of requests that hold nothing yet."""
 
     def __init__(
-        self, store: Store, layout: StoreLayout, cold: ColdQueue, config: SchedulerConfig
+        self,
+        store: Store,
+        layout: StoreLayout,
+        cold: ColdQueue,
+        config: SchedulerConfig,
+        grammars: GrammarBook | None,
     ) -> None:
         self._store = store
         self._layout = layout
         self._cold = cold
         self._config = config
+        self._grammars = grammars
         self._waiting: deque[Request] = deque()
+        self._compiling: list[Request] = []  # of the waiting, those whose grammar is not ready
         # set when room or entries may have changed: drafts are worth making again
         self.is_stale = True
         self.room_is_wanted = False  # somebody waits for bytes, not only for a place
@@ -87,11 +95,15 @@ class Admission:
                 limit=self._config.max_waiting,
             )
         self._waiting.append(request)
+        if request.compilation is not None:
+            self._compiling.append(request)
         self.is_stale = True
 
     def remove(self, request: Request) -> None:
         """Take a request out of the queue; whoever stood behind it may fit now."""
         self._waiting.remove(request)
+        if request in self._compiling:
+            self._compiling.remove(request)
         self.is_stale = True
 
     def admit(
@@ -101,11 +113,18 @@ class Admission:
         admitted: list[Request] = []
         refused: list[Refusal] = []
         blocked: list[Request] = []
+        self._note_compiled()
         if not self.is_stale:
             return admitted, refused
         self.is_stale = False
         for request in list(self._waiting):
-            if num_active + len(admitted) >= self._config.max_requests:
+            if request in self._compiling:  # waits for itself, and holds up nobody
+                continue
+            if request.compilation is not None and request.compilation.error is not None:
+                refused.append(Refusal(request, request.compilation.error))
+                continue
+            num_places = num_active + sum(len(other.replies) for other in admitted)
+            if num_places + len(request.replies) > self._config.max_requests:
                 break
             if any(other.overtaken >= self._config.max_overtakes for other in blocked):
                 break
@@ -126,6 +145,19 @@ class Admission:
         self._drop([*admitted, *(refusal.request for refusal in refused)])
         self.room_is_wanted = bool(blocked)
         return admitted, refused
+
+    def _note_compiled(self) -> None:
+        """Grammars that are ready let their requests take part."""
+        if self._compiling and self._grammars is not None:
+            self._grammars.relieve()
+        compiling = [r for r in self._compiling if r.compilation and not r.compilation.is_done]
+        self.is_stale |= len(compiling) < len(self._compiling)
+        self._compiling = compiling
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether somebody waits for nothing but a grammar."""
+        return bool(self._compiling)
 
     def _drop(self, gone: list[Request]) -> None:
         for request in gone:
@@ -153,13 +185,13 @@ class Admission:
         covered = 0 if chain is None else chain.position
         plan = layout.plan(covered, self._snapshots(request, covered))
         hits, misses, specs = self._sort_keys(request, plan)
-        # the last token of a reply is never fed, so its keys need no slot
-        kv_tokens = request.num_prompt_tokens + max(0, request.max_tokens - 1) - covered
+        kv_tokens = request.num_prompt_tokens - covered
+        kv_tokens += len(request.replies) * request.reply_kv_tokens
         need = Need(
             entries=tuple(hits),
             new_entries=tuple(specs),
             chain=None if chain is None else ChainRef(request.message.namespace, chain.digest),
-            state_rows=1,
+            state_rows=len(request.replies),
             kv_tokens=kv_tokens,
         )
         return Draft(plan, chain, need, misses)
@@ -195,9 +227,11 @@ class Admission:
             if self._store.probe(gap.key, tokens):
                 hits.append(gap.key)
                 continue
-            evicted = self._store.was_evicted(gap.key)
-            misses[gap.key] = MissReason.EVICTED if evicted else MissReason.NEVER_WARMED
-            if self._cold.job_of(gap.key) is None:
+            if self._cold.job_of(gap.key) is not None:
+                misses[gap.key] = MissReason.IN_FLIGHT
+            else:
+                evicted = self._store.was_evicted(gap.key)
+                misses[gap.key] = MissReason.EVICTED if evicted else MissReason.NEVER_WARMED
                 namespace = request.message.namespace
                 specs.append(EntrySpec(gap.key, gap.num_tokens, gap.seam, namespace, tokens))
         return hits, misses, specs
@@ -210,19 +244,22 @@ class Admission:
         part_of = {gap.key: parts[gap.part_index] for gap in draft.plan.gaps}
         own = [spec.key for spec in draft.need.new_entries]
         for key in own:
-            self._cold.add(part_of[key].token_ids, lease.detach(key), stamp)
+            self._cold.add(part_of[key], lease.detach(key), stamp)
         for key in draft.misses:
             job = self._cold.job_of(key)
             assert job is not None, "a missing entry is made by somebody"
             job.requests.append(request)
-        slots = lease.take_kv(draft.need.kv_tokens)
-        if chain is not None:
-            slots = torch.cat((chain.kv_slots, slots))
+        _place_replies(request, lease, chain, self._store.slabs.states.device)
+        if request.compilation is not None and self._grammars is not None:
+            stops = request.message.sampling.stop_token_ids
+            for reply in request.replies:
+                reply.grammar = self._grammars.start(request.compilation, stops)
+        first = request.replies[0]
         request.grant = Grant(
             lease=lease,
             plan=draft.plan,
-            kv=KvTable(slots),
-            state_slot=lease.take_state_row(),
+            kv=first.kv,
+            state_slot=first.state_slot,
             load_slot=NO_SLOT if chain is None else chain.state_slot,
             misses=draft.misses,
             pending=set(draft.misses),
@@ -259,11 +296,31 @@ class Admission:
         needed_bytes = need.state_rows * layout.state_row_bytes
         needed_bytes += need.kv_tokens * layout.kv_slot_bytes
         needed_bytes += sum(layout.segment_bytes(spec.interior_tokens) for spec in need.new_entries)
-        total = self._store.usage().total
-        available_bytes = total.free + total.idle
+        usage = self._store.usage()
+        available_bytes = usage.total.free + usage.total.idle
         return PoolExhausted(
             f"no room within {self._config.admission_timeout_s:g} s: the request needs "
-            f"{needed_bytes} bytes, {available_bytes} are not in use",
+            f"{needed_bytes} bytes, {available_bytes} are not in use: raise budget_bytes (now "
+            f"{usage.budget_bytes + usage.unused_bytes}) by what is missing, or lower max_requests "
+            f"(now {self._config.max_requests}), or try again later",
             needed_bytes=needed_bytes,
             available_bytes=available_bytes,
+            setting="budget_bytes",
+            budget_bytes=usage.budget_bytes + usage.unused_bytes,
         )
+
+
+def _place_replies(
+    request: Request, lease: Lease, chain: ChainEntry | None, device: torch.device
+) -> None:
+    """Give every reply a state row and a KV table: the prompt's slots once, its own behind them."""
+    num_shared = request.num_prompt_tokens - (0 if chain is None else chain.position)
+    for reply in request.replies:
+        num_tokens = request.reply_kv_tokens + (num_shared if reply.index == 0 else 0)
+        slots = lease.take_kv(num_tokens)
+        if reply.index:
+            shared = request.replies[0].kv.host_slots[: request.num_prompt_tokens]
+            slots = torch.cat((shared, slots))
+        elif chain is not None:
+            slots = torch.cat((chain.kv_slots, slots))
+        reply.settle(lease.take_state_row(), KvTable(slots, device))

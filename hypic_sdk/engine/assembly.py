@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypic_sdk.engine.batch import AssemblyStep, KeptSnapshot
 from hypic_sdk.engine.plan import Gap, LiveRun, Snapshot, Unit
-from hypic_sdk.engine.request import Request
-from hypic_sdk.engine.run_table import LiveStep, LiveStretch, SaveState, SpliceGap
+from hypic_sdk.engine.request import Reply, Request
+from hypic_sdk.engine.run_table import KvTable, LiveStep, LiveStretch, SaveState, SpliceGap
 from hypic_sdk.prompt.segment import BorderKind
 from hypic_sdk.store.entries import ChainSpec
 from hypic_sdk.store.store import Store
@@ -54,13 +54,14 @@ def take_step(request: Request, max_tokens: int, *, must_take: bool) -> Assembly
             steps.append(SpliceGap(unit, entries[unit.key]))
         else:
             steps.append(unit)
+    is_whole = next_unit == len(grant.plan.units)
     stretch = LiveStretch(
         token_ids=[t for s in steps if isinstance(s, LiveRun) for t in tokens[s.start : s.stop]],
         steps=steps,
         load_slot=grant.load_slot,
-        save_slot=grant.state_slot,
+        save_slots=[r.state_slot for r in request.replies] if is_whole else [grant.state_slot],
         kv=grant.kv,
-        wants_logits=next_unit == len(grant.plan.units) and request.max_tokens > 0,
+        wants_logits=is_whole and request.max_tokens > 0,
     )
     return AssemblyStep(request, stretch, next_unit, position, tuple(snapshots))
 
@@ -100,6 +101,7 @@ def keep_snapshots(store: Store, step: AssemblyStep) -> None:
         snapshot = kept.snapshot
         spec = chain_spec(
             step.request,
+            step.request.held.kv,
             digest=snapshot.digest,
             position=snapshot.position,
             kind=snapshot.kind,
@@ -109,27 +111,35 @@ def keep_snapshots(store: Store, step: AssemblyStep) -> None:
             step.request.held.lease.return_state_row(kept.state_slot)
 
 
-def keep_reply(store: Store, request: Request) -> None:
-    """Keep the running state of a request that ended well, for its session's next turn.
+def keep_reply(store: Store, reply: Reply) -> None:
+    """Keep the running state of a reply that ended well, for its session's next turn.
 
     The reply's last token may never have been fed; the entry ends before it then.
     """
+    request = reply.request
     if request.message.session_id is None or not request.uses_chains:
         return
     rolling = request.layout.end_digest.copy()
-    rolling.feed_live(request.reply[: request.position - request.num_prompt_tokens])
+    rolling.feed_live(reply.token_ids[: reply.position - request.num_prompt_tokens])
     spec = chain_spec(
         request,
+        reply.kv,
         digest=rolling.digest(),
-        position=request.position,
+        position=reply.position,
         kind=BorderKind.REPLY,
-        state_slot=request.held.state_slot,
+        state_slot=reply.state_slot,
     )
     store.put_chain(request.held.lease, spec)
 
 
 def chain_spec(
-    request: Request, *, digest: bytes, position: int, kind: BorderKind, state_slot: int
+    request: Request,
+    kv: KvTable,
+    *,
+    digest: bytes,
+    position: int,
+    kind: BorderKind,
+    state_slot: int,
 ) -> ChainSpec:
     """A chain entry of this request at one position."""
     return ChainSpec(
@@ -138,7 +148,7 @@ def chain_spec(
         position=position,
         state_slot=state_slot,
         # a copy: an entry must not keep the whole table of a long request alive
-        kv_slots=request.held.kv.slots[:position].clone(),
+        kv_slots=kv.host_slots[:position].clone(),
         exact=request.layout.exact_until(position),
         segment_keys=request.layout.keys_until(position),
         kind=kind,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from hypic_sdk.engine.cold_job import ColdJob
 from hypic_sdk.engine.plan import Snapshot
-from hypic_sdk.engine.request import Request
+from hypic_sdk.engine.request import Reply, Request
 from hypic_sdk.engine.run_table import ColdChunk, LiveStretch
 from hypic_sdk.transport.messages import TokenLogprobs
 
@@ -43,15 +45,43 @@ class ColdStep:
 class Batch:
     """One step: decode rows, then stretches, then cold chunks, in the order of rows."""
 
-    decodes: tuple[Request, ...]
+    decodes: tuple[Reply, ...]
     assemblies: tuple[AssemblyStep, ...]
     colds: tuple[ColdStep, ...]
+    held: tuple[Reply, ...] = ()  # no rows: their logits are there, of an earlier step
 
     @property
-    def sampling(self) -> list[Request]:
-        """Requests that get a token in this step, in the order of their rows."""
-        finished = [step.request for step in self.assemblies if step.stretch.wants_logits]
-        return [*self.decodes, *finished]
+    def sampling(self) -> list[Reply]:
+        """Replies that get logits in this step, in the order of their rows.
+
+        All first tokens of a request's replies are drawn from one row.
+        """
+        ready = [step.request for step in self.assemblies if step.stretch.wants_logits]
+        return [*self.decodes, *(reply for request in ready for reply in request.replies)]
+
+    @property
+    def sampling_rows(self) -> list[int]:
+        """Of `sampling`: which of the rows with logits each reply draws from."""
+        ready = [step.request for step in self.assemblies if step.stretch.wants_logits]
+        rows = list(range(len(self.decodes)))
+        for row, request in enumerate(ready, len(self.decodes)):
+            rows += [row] * len(request.replies)
+        return rows
+
+    @property
+    def request_ids(self) -> frozenset[str]:
+        """Requests and warm requests that have a part in the forward."""
+        requests = [reply.request for reply in self.decodes]
+        requests += [step.request for step in self.assemblies]
+        jobs = [step.job for step in self.colds]
+        requests += [request for job in jobs for request in job.requests]
+        warm_ids = {run.request_id for job in jobs for run in job.warm_runs}
+        return frozenset(request.request_id for request in requests) | warm_ids
+
+    @property
+    def is_drawing_only(self) -> bool:
+        """Whether nobody has a part in this step but replies that want a token."""
+        return not self.assemblies and not self.colds
 
     @property
     def num_rows(self) -> int:
@@ -65,17 +95,23 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The next token of one request."""
+    """The next token of one reply."""
 
     token_id: int
     is_finite: bool  # of the logits it was drawn from
     logprobs: TokenLogprobs | None = None
+    is_stuck: bool = False  # the logits are finite, and no token is allowed
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What one forward gave."""
 
-    sampled: tuple[Sampled, ...]  # as `Batch.sampling`
+    # replies of `Batch.sampling` and `Batch.held`: each with its token, or with its logits [vocab],
+    # since the mask of its grammar was late
+    sampled: tuple[tuple[Reply, Sampled], ...]
+    held: tuple[tuple[Reply, torch.Tensor], ...]
     cold_finite: tuple[bool, ...]  # as `Batch.colds`: nothing was written that is not finite
     step_ms: float
+    # as `Batch.assemblies`: empty where none were asked for
+    prompt_logprobs: tuple[list[TokenLogprobs], ...] = ()

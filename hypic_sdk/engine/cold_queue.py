@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from hypic_sdk.engine.batch import ColdStep
@@ -11,7 +11,7 @@ from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.request import Request
 from hypic_sdk.engine.run_table import ColdChunk
 from hypic_sdk.engine.warm_run import WarmRun
-from hypic_sdk.prompt.segment import SegmentKey
+from hypic_sdk.prompt.segment import PromptPart, SegmentKey
 from hypic_sdk.store.filling import Filling
 from hypic_sdk.store.store import Store
 
@@ -24,6 +24,7 @@ class ColdQueue:
         self._store = store
         self._area = area
         self._chunk_tokens = chunk_tokens
+        self._drop_fetch: Callable[[ColdJob], None] | None = None
         self._jobs: list[ColdJob] = []
         self._by_key: dict[SegmentKey, ColdJob] = {}
 
@@ -33,10 +34,14 @@ class ColdQueue:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    @property
-    def warm_tokens(self) -> int:
-        """Tokens still to be computed that no request waits for."""
-        return sum(job.remaining_tokens for job in self._jobs if not job.requests)
+    def warm_tokens(self, *, background: bool) -> int:
+        """Tokens still to be computed that no request waits for: of all warm jobs, or, for those
+        that are not background ones, of their own kind."""
+        return sum(
+            job.remaining_tokens
+            for job in self._jobs
+            if not job.requests and (background or not job.is_background)
+        )
 
     def job_of(self, key: SegmentKey) -> ColdJob | None:
         """The job to wait for instead of making the entry again.
@@ -46,17 +51,21 @@ class ColdQueue:
         job = self._by_key.get(key)
         return job if job is not None and job.filling.findable else None
 
-    def add(self, token_ids: tuple[int, ...], filling: Filling, stamp: int) -> ColdJob:
+    def on_drop(self, drop_fetch: Callable[[ColdJob], None]) -> None:
+        """Call `drop_fetch` for a job that ends while its entry is on the way."""
+        self._drop_fetch = drop_fetch
+
+    def add(self, part: PromptPart, filling: Filling, stamp: int) -> ColdJob:
         """Queue an entry whose room was granted."""
-        job = ColdJob(token_ids, filling, stamp)
+        job = ColdJob(part, filling, stamp)
         self._jobs.append(job)
         self._by_key[job.key] = job
         return job
 
     @property
     def jobs(self) -> Sequence[ColdJob]:
-        """All jobs, in the order in which they came."""
-        return self._jobs
+        """All jobs that are computed here, in the order in which they came."""
+        return [job for job in self._jobs if job.fetch is None]
 
     def chunk_tokens_of(self, job: ColdJob) -> int:
         """Rows of the job's next grid chunk."""
@@ -93,6 +102,8 @@ class ColdQueue:
 
     def _remove(self, job: ColdJob) -> None:
         self._jobs.remove(job)
+        if job.fetch is not None and self._drop_fetch is not None:
+            self._drop_fetch(job)
         if self._by_key.get(job.key) is job:
             del self._by_key[job.key]
         if job.memory is not None:

@@ -5,6 +5,9 @@ Every decode row goes.  Of the runs, and of the chunks, first place alternates b
 if several did; the others follow in the latter order.  The first run or chunk of a step goes
 whatever the budget says.  Runs stand before chunks, but chunks that were left out of one step stand
 first in the next.  So something long always goes on, and something short is never stuck behind it.
+
+While a request is active, chunks that only background warm jobs wait for go in one step of
+`BACKGROUND_EVERY`: live requests hardly notice them, and they come to their end all the same.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from hypic_sdk.engine.cold_queue import ColdQueue
 from hypic_sdk.engine.request import Phase, Request
 
 Waiting = TypeVar("Waiting", Request, ColdJob)
+
+BACKGROUND_EVERY = 8
 
 
 @final
@@ -52,6 +57,7 @@ class Composer:
         self._run_turns = Turns()
         self._chunk_turns = Turns()
         self._chunks_were_left_out = False
+        self._steps_without_background = 0
 
     def compose(self, active: Sequence[Request], cold: ColdQueue) -> Batch | None:
         """The next batch; none if nothing can run.
@@ -59,21 +65,27 @@ class Composer:
         Args:
             active: admitted requests, in order of admission.
         """
-        decodes = tuple(request for request in active if request.phase is Phase.DECODING)
+        decoding = (request for request in active if request.phase is Phase.DECODING)
+        replies = [reply for request in decoding for reply in request.open_replies]
+        decodes = tuple(reply for reply in replies if reply.held_logits is None)
+        held = tuple(reply for reply in replies if reply.held_logits is not None)
         assembling = [request for request in active if request.phase is Phase.ASSEMBLING]
         budget = self._step_tokens - len(decodes)
+        jobs = self._jobs_of_this_step(cold, is_live=bool(active))
         colds: list[ColdStep] = []
         if self._chunks_were_left_out:
-            colds = self._take_chunks(cold, 0, must_take=True)
+            colds = self._take_chunks(cold, jobs, 0, must_take=True)
             budget -= sum(len(step.chunk.token_ids) for step in colds)
         assemblies = self._take_runs(assembling, budget, must_take=not colds)
         budget -= sum(len(step.stretch.token_ids) for step in assemblies)
         if not colds:
-            colds = self._take_chunks(cold, budget, must_take=not assemblies)
-        self._chunks_were_left_out = len(cold) > 0 and not colds
-        if not (decodes or assemblies or colds):
+            colds = self._take_chunks(cold, jobs, budget, must_take=not assemblies)
+        self._chunks_were_left_out = len(jobs) > 0 and not colds
+        if any(step.job.is_background for step in colds):
+            self._steps_without_background = 0
+        if not (decodes or assemblies or colds or held):
             return None
-        return Batch(decodes, tuple(assemblies), tuple(colds))
+        return Batch(decodes, tuple(assemblies), tuple(colds), held)
 
     def _take_runs(
         self, requests: Sequence[Request], budget: int, *, must_take: bool
@@ -90,10 +102,19 @@ class Composer:
             self._run_turns.passed()
         return steps
 
-    def _take_chunks(self, cold: ColdQueue, budget: int, *, must_take: bool) -> list[ColdStep]:
+    def _jobs_of_this_step(self, cold: ColdQueue, *, is_live: bool) -> list[ColdJob]:
+        """Cold jobs that may have a turn; background ones not in every step beside requests."""
+        self._steps_without_background += 1
+        if is_live and self._steps_without_background < BACKGROUND_EVERY:
+            return [job for job in cold.jobs if not job.is_background]
+        return list(cold.jobs)
+
+    def _take_chunks(
+        self, cold: ColdQueue, jobs: Sequence[ColdJob], budget: int, *, must_take: bool
+    ) -> list[ColdStep]:
         """Grid chunks that fit, one a segment; with `must_take` the first goes anyhow."""
         steps: list[ColdStep] = []
-        for job in self._chunk_turns.order(cold.jobs, lambda job: job.remaining_tokens):
+        for job in self._chunk_turns.order(jobs, lambda job: job.remaining_tokens):
             num_tokens = cold.chunk_tokens_of(job)
             if num_tokens > budget and not (must_take and not steps):
                 continue

@@ -91,6 +91,11 @@ class TableContext:
         return self._table.positions
 
     @property
+    def num_rows(self) -> int:
+        """Rows before the padding."""
+        return self._table.num_rows
+
+    @property
     def row_independent(self) -> bool:
         """Whether a row's bits must not depend on the other rows."""
         return self._row_independent

@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import final
 
+from hypic_sdk.engine.grammars import Compilation, GrammarBook
 from hypic_sdk.engine.plan import layout_prompt
 from hypic_sdk.engine.request import Request
+from hypic_sdk.engine.sampling_limits import check_replies, check_sampling
 from hypic_sdk.engine.settings import EngineSettings
-from hypic_sdk.errors import PromptTooLong, RequestError
+from hypic_sdk.errors import PromptTooLong, RequestError, UnsupportedOption
 from hypic_sdk.prompt.segment import Role
-from hypic_sdk.transport.messages import EngineRequest, SamplingParams, WarmRequest
+from hypic_sdk.transport.messages import EngineRequest, Grammar, WarmRequest
 
 
 @final
 class Door:
     """Checks messages against one engine's limits."""
 
-    def __init__(self, settings: EngineSettings, vocab_size: int) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        vocab_size: int,
+        *,
+        max_replies: int,
+        grammars: GrammarBook | None = None,
+    ) -> None:
+        """
+        Args:
+            max_replies: replies that one request may have.
+            grammars: none: requests with a grammar are refused.
+        """
+        self._grammars = grammars
         self._settings = settings
         self._vocab_size = vocab_size
+        self._max_replies = max_replies
 
     def request(self, message: EngineRequest, *, now_s: float, stamp: int = 0) -> Request:
         """The request to be queued.
 
         Raises:
             PromptTooLong: the prompt leaves no room for a single token of an answer.
+            InvalidGrammar: a grammar that is none, at first sight.
+            UnsupportedOption: what this engine does not offer together.
             RequestError: token ids or sampling values that can not be served.
         """
+        self._check(message)
         settings, sampling, prompt = self._settings, message.sampling, message.prompt
-        _check_sampling(sampling)
-        self._check_tokens(prompt.token_ids)
-        limit = settings.max_context_tokens
-        least = prompt.num_tokens + min(1, sampling.max_tokens)
-        if least > limit:
-            raise PromptTooLong(
-                f"the prompt has {prompt.num_tokens} tokens, the context holds {limit} "
-                "with the answer: shorten it, or raise max_context_tokens if the model allows",
-                num_tokens=prompt.num_tokens,
-                limit_tokens=limit,
-            )
-        mode = settings.reuse.mode
+        mode, limit = settings.reuse.mode, settings.max_context_tokens
         layout = layout_prompt(
             prompt,
             settings.reuse,
@@ -59,7 +67,39 @@ class Door:
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
             now_s=now_s,
             stamp=stamp,
+            compilation=self._compilation(sampling.grammar),
         )
+
+    def _check(self, message: EngineRequest) -> None:
+        sampling, prompt, mode = message.sampling, message.prompt, self._settings.reuse.mode
+        check_sampling(sampling, self._vocab_size)
+        self._check_tokens(prompt.token_ids)
+        check_replies(message, max_replies=self._max_replies)
+        reuses = message.reuse and (mode.segments or mode.chains)
+        if sampling.prompt_logprobs is not None and reuses:
+            raise UnsupportedOption(
+                "prompt_logprobs need every token of the prompt to go through the model: ask with "
+                'reuse off (mode "off")',
+                param="prompt_logprobs",
+            )
+        limit = self._settings.max_context_tokens
+        if prompt.num_tokens + min(1, sampling.max_tokens) > limit:
+            raise PromptTooLong(
+                f"the prompt has {prompt.num_tokens} tokens, the context holds {limit} "
+                "with the answer: shorten it, or raise max_context_tokens if the model allows",
+                num_tokens=prompt.num_tokens,
+                limit_tokens=limit,
+            )
+
+    def _compilation(self, grammar: Grammar | None) -> Compilation | None:
+        if grammar is None:
+            return None
+        if self._grammars is None:
+            raise UnsupportedOption(
+                "grammars need the model's tokenizer, which this engine was not given",
+                param="grammar",
+            )
+        return self._grammars.begin(grammar)
 
     def check_warm(self, message: WarmRequest) -> None:
         """Raises RequestError for what can not be kept."""
@@ -83,17 +123,3 @@ class Door:
                 f"to {self._vocab_size - 1}",
                 vocab_size=self._vocab_size,
             )
-
-
-def _check_sampling(sampling: SamplingParams) -> None:
-    limits: Iterable[tuple[str, float, float, float]] = (
-        ("max_tokens", sampling.max_tokens, 0, float("inf")),
-        ("temperature", sampling.temperature, 0.0, float("inf")),
-        ("top_k", sampling.top_k, 0, float("inf")),
-        ("top_p", sampling.top_p, 0.0, 1.0),
-        ("logprobs", sampling.logprobs or 0, 0, float("inf")),
-        ("seed", sampling.seed or 0, -(2**63), 2**63 - 1),
-    )
-    for name, value, low, high in limits:
-        if not low <= value <= high:
-            raise RequestError(f"{name} must lie in [{low:g}, {high:g}], got {value}")

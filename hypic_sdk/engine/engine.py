@@ -17,19 +17,27 @@ from hypic_sdk.engine.batch import Batch
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.door import Door
 from hypic_sdk.engine.ending import error_event
+from hypic_sdk.engine.fetching import EntryFetcher
+from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.engine.plan import Gap, gap_of
+from hypic_sdk.engine.retention import Retention
 from hypic_sdk.engine.runner import Runner, entry_tensors
-from hypic_sdk.engine.scheduler import Event, Scheduler
+from hypic_sdk.engine.scheduler import Scheduler
 from hypic_sdk.engine.settings import EngineSettings, resolve_settings
-from hypic_sdk.errors import HypicError, RequestError, WorkerError
+from hypic_sdk.errors import HypicError, RequestError, TransferFailed, WorkerError
 from hypic_sdk.models.base import CausalLM, ModelSpec
 from hypic_sdk.prompt.segment import PromptPart, token_bytes
-from hypic_sdk.store.entries import Need, Removal, Usage
+from hypic_sdk.store.entries import Holdings, Need, Removal, Usage
+from hypic_sdk.store.entry_bytes import pack_entry
 from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.store import Store
+from hypic_sdk.transport.control import EntryLook, Held
+from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import EngineRequest, WarmEvent, WarmRequest
 
 logger = logging.getLogger(__name__)
+
+COMPILING_PAUSE_S = 0.002  # between looks at a grammar or an entry that is all that is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class Engine:
         fingerprint: str,
         config: EngineConfig,
         *,
+        grammars: GrammarBook | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take all memory at once.
@@ -63,6 +72,7 @@ class Engine:
         Args:
             model: an nn.Module in eval mode; its parameters say device and dtype.
             fingerprint: digest of its weights; part of every key.
+            grammars: of the model's tokenizer; none: requests with a grammar are refused.
             clock: seconds, by which deadlines and timings go.
         Raises:
             ConfigError: settings that do not fit the model or the budget.
@@ -80,9 +90,17 @@ class Engine:
         self._settings = settings
         self._store = Store(layout, config.store, device=settings.device)
         area = ColdArea(model.spec, settings)
-        self._scheduler = Scheduler(self._store, layout, area, settings, config.scheduler)
+        self._scheduler = Scheduler(self._store, layout, area, settings, config.scheduler, grammars)
         self._runner = Runner(model, settings, self._store.slabs, area)
-        self._door = Door(settings, model.spec.vocab_size)
+        self._door = Door(
+            settings,
+            model.spec.vocab_size,
+            max_replies=config.scheduler.max_requests,
+            grammars=grammars,
+        )
+        self._retention = Retention(self._store)
+        self._on_begin: Callable[[tuple[str, ...]], None] | None = None
+        self._running: frozenset[str] = frozenset()  # in the last forward, if anybody watches
 
     def submit(self, message: EngineRequest) -> None:
         """Queue a request; what is wrong with it is told by its last event.
@@ -116,6 +134,14 @@ class Engine:
         """Free all that a request holds, now.  Unknown and ended ones are ignored."""
         self._scheduler.cancel(request_id)
 
+    def finish(self, request_id: str, reply_index: int = 0) -> None:
+        """End one reply of a request now: its caller has what it wanted.
+
+        It ends by STOP, is accounted for and kept as one that an end token ended.  Unknown and
+        ended ones are ignored, and requests whose prompt is not done.
+        """
+        self._scheduler.finish(request_id, reply_index)
+
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to run or to tell."""
@@ -126,8 +152,44 @@ class Engine:
         self._scheduler.prepare(self._clock())
         batch = self._scheduler.next_batch()
         if batch is not None:
+            self._tell_begun(batch)
             self._run(batch)
+        elif self._scheduler.is_compiling or self._scheduler.is_fetching:
+            time.sleep(COMPILING_PAUSE_S)
         return self._scheduler.take_events()
+
+    def connect(self, fetcher: EntryFetcher) -> None:
+        """Follow hints about other workers from now on."""
+        self._scheduler.connect(fetcher)
+
+    def pack(self, part: PromptPart, key: bytes, namespace: str) -> torch.Tensor:
+        """A segment's entry as bytes, for another worker (see `store.entry_bytes`).
+
+        Raises:
+            TransferFailed: the other one's settings differ (another key), or it is not held.
+        """
+        gap = self._gap(part, namespace)
+        if gap is None or gap.key != key:
+            raise TransferFailed("the other worker has other settings: it keeps another entry")
+        if not self._store.probe(gap.key, token_bytes(part.token_ids)):
+            raise TransferFailed("the entry is not held (any more)")
+        lease = self._store.admit(Need(entries=(gap.key,)))
+        assert lease is not None, "a lease that only pins needs no room"
+        with lease:
+            return pack_entry(self._store.slabs, lease.entries[gap.key])
+
+    def watch(self, on_begin: Callable[[tuple[str, ...]], None]) -> None:
+        """Call `on_begin` before a forward with the ids that had no part in the one before."""
+        self._on_begin = on_begin
+
+    def _tell_begun(self, batch: Batch) -> None:
+        if self._on_begin is None:
+            return
+        running = batch.request_ids
+        new = sorted(running - self._running)
+        self._running = running
+        if new:
+            self._on_begin(tuple(new))
 
     def _run(self, batch: Batch) -> None:
         """One forward; if it fails, so do the requests in it, and nobody else."""
@@ -140,6 +202,9 @@ class Engine:
             self._scheduler.fail(batch, WorkerError(f"the forward failed: {error}"))
         else:
             self._scheduler.commit(batch, result, self._clock())
+            if batch.colds or batch.assemblies:
+                made = [step.job.key for step in batch.colds if step.is_last]
+                self._retention.entries_made(made)
 
     def abort(self, error: HypicError) -> list[Event]:
         """End everything in flight with this error."""
@@ -176,13 +241,62 @@ class Engine:
     def delete(self, parts: Sequence[PromptPart], namespace: str = "") -> Removal:
         """Remove these segments' entries, and every chain entry that contains one of them."""
         self._scheduler.entries_changed()
-        gaps = [self._gap(part, namespace) for part in parts]
-        return sum((self._store.delete(gap.key) for gap in gaps if gap is not None), Removal())
+        keys = [gap.key for gap in self._gaps(parts, namespace)]
+        self._retention.forget(keys)
+        return sum((self._store.delete(key) for key in keys), Removal())
 
     def clear(self, namespace: str | None = None) -> Removal:
         """Remove every entry of a namespace (none: of all)."""
         self._scheduler.entries_changed()
+        self._retention.let_go(namespace)
         return self._store.clear(namespace)
+
+    def look(self, parts: Sequence[PromptPart], namespace: str = "") -> list[EntryLook]:
+        """What there is of each segment; touches nothing."""
+        return [self._look(part, self._gap(part, namespace)) for part in parts]
+
+    def _look(self, part: PromptPart, gap: Gap | None) -> EntryLook:
+        if gap is None:
+            return EntryLook(Held.NOT_KEPT)
+        if self._store.probe(gap.key, token_bytes(part.token_ids)):
+            held = Held.WARM
+        elif self._store.is_filling(gap.key):
+            held = Held.FILLING
+        else:
+            held = Held.EVICTED if self._store.was_evicted(gap.key) else Held.COLD
+        num_bytes = self._description.store_layout.segment_bytes(gap.stop - gap.start)
+        return EntryLook(held, num_bytes, self._retention.is_pinned(gap.key))
+
+    def pin(self, parts: Sequence[PromptPart], namespace: str = "") -> None:
+        """Keep these segments' entries, also those that are still to be made.
+
+        Raises:
+            PinBudgetExhausted: pins would take more than their share; none of these is pinned then.
+        """
+        self._retention.pin(self._gaps(parts, namespace), namespace)
+
+    def unpin(self, parts: Sequence[PromptPart], namespace: str = "") -> None:
+        """Let these segments' entries be evicted again."""
+        self._scheduler.entries_changed()
+        self._retention.unpin(gap.key for gap in self._gaps(parts, namespace))
+
+    def set_priority(self, parts: Sequence[PromptPart], priority: int, namespace: str = "") -> None:
+        """Of two entries, the one of lower priority (0 to 99, usual is 50) is evicted first."""
+        self._retention.set_priority((gap.key for gap in self._gaps(parts, namespace)), priority)
+
+    def set_limit(self, namespace: str, limit_bytes: int) -> None:
+        """Hold a namespace's entries to so many bytes; what is used longest ago goes."""
+        self._scheduler.entries_changed()
+        self._retention.set_limit(namespace, limit_bytes)
+
+    def holdings(self, namespace: str = "") -> Holdings:
+        """What a namespace holds in the pools."""
+        return self._store.holdings(namespace)
+
+    def _gaps(self, parts: Sequence[PromptPart], namespace: str) -> list[Gap]:
+        """The interiors of those segments that are kept at all."""
+        found = (self._gap(part, namespace) for part in parts)
+        return [gap for gap in found if gap is not None]
 
     def _gap(self, part: PromptPart, namespace: str) -> Gap | None:
         """The interior kept of a segment, wherever it stands."""

@@ -9,8 +9,10 @@ import torch
 
 from hypic_sdk.config import EngineConfig, cache_folder
 from hypic_sdk.engine.engine import Engine
+from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.errors import ConfigError
 from hypic_sdk.models.loader import load_model
+from hypic_sdk.prompt.tokenizer import TOKENIZER_FILE
 
 if TYPE_CHECKING:
     from hypic_sdk.models.weights import OnProgress
@@ -37,7 +39,12 @@ def load_engine(
         on_progress=on_progress,
         digest_cache=cache_folder() / "digests.json",
     )
-    return Engine(loaded.model, loaded.fingerprint, config)
+    spec = loaded.model.spec
+    grammars = GrammarBook(
+        (folder / TOKENIZER_FILE).read_text, vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+    )  # fmt: skip
+    return Engine(loaded.model, loaded.fingerprint, config, grammars=grammars)
 
 
 def usable_device(name: str) -> torch.device:

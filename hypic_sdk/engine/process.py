@@ -11,32 +11,38 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from hypic_sdk.engine.answers import answer_of
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.opening import load_engine
+from hypic_sdk.engine.peers import joined, own_share
 from hypic_sdk.engine.worker import LocalWorker
 from hypic_sdk.errors import HypicError, WorkerError
+from hypic_sdk.links.courier import Courier
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
 from hypic_sdk.transport.control import (
+    Alive,
     Answer,
     Ask,
     CancelRequest,
     EngineFailed,
     EngineReady,
-    Question,
+    FinishRequest,
+    PeerLost,
+    RequestsBegun,
 )
 from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 from hypic_sdk.transport.process_settings import SETTINGS_FILE, ProcessSettings
 
 logger = logging.getLogger(__name__)
 
+ALIVE_EVERY_S = 0.8
 POLL_S = 0.5  # how soon a lost parent is noticed
 
 
@@ -50,23 +56,36 @@ def main() -> None:
     )
     # a terminal's Ctrl-C goes to the whole group; the API process drains and then ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
+    parent, started_s = os.getppid(), time.monotonic()
     with Channel(folder, is_api=False) as channel:
         engine = open_engine(settings, channel)
-        if engine is not None:
-            with LocalWorker(engine) as worker:
-                serve(channel, worker, parent)
+        if engine is None:
+            return
+        with LocalWorker(engine) as worker, ExitStack() as stack:
+            courier = None
+            if settings.peers is not None:
+                courier = stack.enter_context(joined(worker, settings.peers))
+            say_ready(channel, engine, started_s)
+            serve(channel, worker, parent, courier)
 
 
 def open_engine(settings: ProcessSettings, channel: Channel) -> Engine | None:
-    """Load the model and say so; none if it failed, which is said too."""
-    started_s = time.monotonic()
+    """Load the model; none if it failed, which is said."""
     try:
-        engine = load_engine(Path(settings.model_folder), settings.config)
+        config = settings.config
+        if settings.peers is not None:
+            config = own_share(config, settings.peers)
+        engine = load_engine(Path(settings.model_folder), config)
     except HypicError as error:
         channel.send(EngineFailed(error.to_payload()))
         time.sleep(POLL_S)  # what is queued is dropped by closing; let it go out
         return None
+    engine.watch(lambda request_ids: channel.send(RequestsBegun(request_ids)))
+    return engine
+
+
+def say_ready(channel: Channel, engine: Engine, started_s: float) -> None:
+    """Tell the API process that requests are taken from now on."""
     described = engine.describe()
     channel.send(
         EngineReady(
@@ -78,18 +97,26 @@ def open_engine(settings: ProcessSettings, channel: Channel) -> Engine | None:
             load_s=time.monotonic() - started_s,
         )
     )
-    return engine
 
 
-def serve(channel: Channel, worker: LocalWorker, parent: int) -> None:
-    """Take messages until the parent is gone."""
+def serve(
+    channel: Channel, worker: LocalWorker, parent: int, courier: Courier | None = None
+) -> None:
+    """Take messages until the parent is gone; a worker among several gives signs of life."""
+    told_s = 0.0
     while os.getppid() == parent:
+        if courier is not None and time.monotonic() - told_s > ALIVE_EVERY_S:
+            told_s = time.monotonic()
+            channel.send(Alive(courier.worker))
         try:
             message = channel.receive(POLL_S)
         except WorkerError:
             logger.exception("a message was not understood")
             continue
-        if message is not None:
+        if isinstance(message, PeerLost):
+            if courier is not None:
+                courier.lose(message.worker)
+        elif message is not None:
             handle(channel, worker, message)
 
 
@@ -103,6 +130,8 @@ def handle(channel: Channel, worker: LocalWorker, message: Message) -> None:
             logger.exception("a request was refused request=%s", message.request_id)
     elif isinstance(message, CancelRequest):
         worker.cancel(message.request_id)
+    elif isinstance(message, FinishRequest):
+        worker.finish(message.request_id, message.reply_index)
     elif isinstance(message, Ask):
         worker.post(partial(reply, channel, message))
     else:
@@ -112,21 +141,9 @@ def handle(channel: Channel, worker: LocalWorker, message: Message) -> None:
 def reply(channel: Channel, ask: Ask, engine: Engine) -> None:
     """Answer a question, on the engine's thread."""
     try:
-        channel.send(Answer(ask.ask_id, value_of(ask, engine)))
+        channel.send(Answer(ask.ask_id, answer_of(ask, engine)))
     except HypicError as error:
         channel.send(Answer(ask.ask_id, error=error.to_payload()))
-
-
-def value_of(ask: Ask, engine: Engine) -> Any:
-    """The plain value that answers a question."""
-    match ask.question:
-        case Question.PROBE:
-            return engine.probe(ask.parts, ask.namespace)
-        case Question.DELETE:
-            engine.delete(ask.parts, ask.namespace)
-            return None
-        case Question.USAGE:
-            return asdict(engine.usage())
 
 
 if __name__ == "__main__":

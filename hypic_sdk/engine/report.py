@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hypic_sdk.config import ReuseConfig
 from hypic_sdk.engine.plan import Gap
 from hypic_sdk.engine.request import Request
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentId, SegmentKey
@@ -14,8 +15,9 @@ from hypic_sdk.transport.messages import (
     SegmentStatus,
 )
 
-# where a hit lay; this engine has one tier
+# where a hit lay: in the engine's own memory, which has this name on a CPU too
 _TIER = "gpu"
+_PEER = "peer"  # in another worker's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,13 @@ class Standing:
     gap: Gap | None
 
 
-def engine_report(request: Request) -> EngineReport:
-    """The report of an admitted request whose prompt was processed."""
+def engine_report(request: Request, reuse: ReuseConfig) -> EngineReport:
+    """The report of an admitted request whose prompt was processed under these settings."""
     grant, plan, layout = request.held, request.held.plan, request.layout
-    hits = sum(gap.stop - gap.start for gap in plan.gaps if gap.key not in grant.misses)
+    hits = sum(gap.stop - gap.start for gap in plan.gaps if _is_hit(request, gap.key))
     segments = tuple(
-        _segment_report(request, standing, first=first) for standing, first in _standings(request)
+        _segment_report(request, standing, reuse, first=first)
+        for standing, first in _standings(request)
     )
     tokens_of = {gap.key: gap.num_tokens for gap in plan.gaps}
     segment_tokens = sum(gap.stop - gap.start for gap in plan.gaps)
@@ -43,7 +46,9 @@ def engine_report(request: Request) -> EngineReport:
         segment_tokens=segment_tokens,
         live_tokens=plan.live_tokens,
         seam_tokens=sum(_seam_tokens(gap, plan.chain_tokens) for gap in layout.gaps),
-        cold_tokens=sum(tokens_of[key] for key in grant.own_jobs),
+        cold_tokens=sum(
+            tokens_of[key] for key in grant.own_jobs - request.pulled - request.made_elsewhere
+        ),
         cached_tokens=plan.chain_tokens + hits,
         exact=layout.exact_until(request.num_prompt_tokens),
         segments=segments,
@@ -85,13 +90,15 @@ def _seam_tokens(gap: Gap, chain_tokens: int) -> int:
     return head + max(0, gap.segment_start + gap.num_tokens - max(gap.stop, chain_tokens))
 
 
-def _segment_report(request: Request, standing: Standing, *, first: bool) -> SegmentReport:
+def _segment_report(
+    request: Request, standing: Standing, reuse: ReuseConfig, *, first: bool
+) -> SegmentReport:
     """What became of one segment; `first`: its cold time is told here."""
     grant = request.held
     part, start, gap = standing.part, standing.start, standing.gap
     num_tokens = len(part.token_ids)
     covered = min(max(0, grant.plan.chain_tokens - start), num_tokens)
-    status, reason = _outcome(request, part, gap, covered)
+    status, reason = _outcome(request, part, gap, covered, reuse)
     is_hit = status is SegmentStatus.HIT
     interior = gap.stop - gap.start if is_hit and gap is not None else 0
     cold_ms = 0.0
@@ -103,7 +110,7 @@ def _segment_report(request: Request, standing: Standing, *, first: bool) -> Seg
         content_index=part.content_index,
         status=status,
         miss_reason=reason,
-        tier=_TIER if is_hit else None,
+        tier=_tier(request, gap) if is_hit else None,
         start=start,
         num_tokens=num_tokens,
         reused_tokens=covered + interior,
@@ -113,7 +120,7 @@ def _segment_report(request: Request, standing: Standing, *, first: bool) -> Seg
 
 
 def _outcome(
-    request: Request, part: PromptPart, gap: Gap | None, covered: int
+    request: Request, part: PromptPart, gap: Gap | None, covered: int, reuse: ReuseConfig
 ) -> tuple[SegmentStatus, MissReason | None]:
     """Status, and why it is not a hit.
 
@@ -127,8 +134,24 @@ def _outcome(
     if part.role is Role.TRAILING:
         return SegmentStatus.TRAILING, None
     if gap is None:
-        off = not request.uses_segments
-        return SegmentStatus.LIVE, MissReason.POLICY_OFF if off else MissReason.BELOW_MIN_TOKENS
-    if gap.key in misses:
-        return SegmentStatus.COLD, misses[gap.key]
-    return SegmentStatus.HIT, None
+        return SegmentStatus.LIVE, _why_live(request, part, reuse)
+    if _is_hit(request, gap.key):
+        return SegmentStatus.HIT, None
+    return SegmentStatus.COLD, misses[gap.key]
+
+
+def _is_hit(request: Request, key: SegmentKey) -> bool:
+    """Whether the entry was held: here at admission, or by the worker it was fetched from."""
+    return key not in request.held.misses or key in request.pulled
+
+
+def _tier(request: Request, gap: Gap | None) -> str:
+    return _PEER if gap is not None and gap.key in request.pulled else _TIER
+
+
+def _why_live(request: Request, part: PromptPart, reuse: ReuseConfig) -> MissReason:
+    """Why a segment has no interior that is kept."""
+    if not request.uses_segments:
+        return MissReason.POLICY_OFF
+    is_short = len(part.token_ids) < reuse.min_segment_tokens
+    return MissReason.BELOW_MIN_TOKENS if is_short else MissReason.ALL_SEAM

@@ -26,13 +26,17 @@ ROW_MULTIPLE = 16
 
 @final
 class KvTable:
-    """KV slots of one sequence by position, as a tensor, as numbers, and as a range if they are."""
+    """KV slots of one sequence by position: on host and device, as numbers, as a range if they are.
 
-    __slots__ = ("contiguous_start", "numbers", "slots")
+    Nothing here is read back from the device.
+    """
 
-    def __init__(self, slots: torch.Tensor) -> None:
-        self.slots = slots  # [positions] int64
-        self.numbers: list[int] = slots.tolist()
+    __slots__ = ("contiguous_start", "host_slots", "numbers", "slots")
+
+    def __init__(self, host_slots: torch.Tensor, device: torch.device) -> None:
+        self.host_slots = host_slots  # [positions] int64
+        self.slots = host_slots.to(device)  # [positions] int64
+        self.numbers: list[int] = host_slots.tolist()
         first = self.numbers[0] if self.numbers else 0
         is_range = self.numbers == list(range(first, first + len(self.numbers)))
         self.contiguous_start: int | None = first if is_range else None
@@ -61,13 +65,14 @@ class LiveStretch:
     """What one live sequence does in one forward.
 
     `token_ids` are those of its runs, one after the other.  The state comes from row `load_slot`
-    (NO_SLOT: zeros) and goes to row `save_slot`.
+    (NO_SLOT: zeros) and goes to every row of `save_slots`: several where the prompt ends, and each
+    of its replies goes on from a copy.
     """
 
     token_ids: Sequence[int]
     steps: Sequence[LiveStep]
     load_slot: int
-    save_slot: int
+    save_slots: Sequence[int]
     kv: KvTable
     wants_logits: bool  # of the last row
 
@@ -175,7 +180,7 @@ class TableBuilder:
                 self._items.append(_gap_item(step))
             else:
                 self._items.append(Item(ItemKind.SAVE, slot=step.state_slot))
-        self._items.append(Item(ItemKind.SAVE, slot=stretch.save_slot))
+        self._items += (Item(ItemKind.SAVE, slot=slot) for slot in stretch.save_slots)
         assert len(self._ids) == len(self._positions), "token ids must be those of the runs"
         if stretch.wants_logits:
             self._logits_rows.append(len(self._ids) - 1)
@@ -258,8 +263,9 @@ class TableBuilder:
             (gap.start if self._rotate_gaps else gap.seam.head_tokens, gap.stop - gap.start)
             for gap in (step.gap for step, _ in gaps)
         ]
+        sources = torch.cat([step.entry.kv_slots for step, _ in gaps])
         return GapPlacement(
-            source_slots=torch.cat([step.entry.kv_slots for step, _ in gaps]),
+            source_slots=sources.to(self._device),
             target_slots=torch.cat([kv.slots[s.gap.start : s.gap.stop] for s, kv in gaps]),
             positions=torch.cat([torch.arange(a, a + n, device=self._device) for a, n in starts]),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -10,13 +11,17 @@ import torch
 from hypic_sdk.engine.batch import Batch, ColdStep, Sampled, StepResult
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.context import ForwardMemory, TableContext
+from hypic_sdk.engine.logit_edits import edits_of, split_late
+from hypic_sdk.engine.prompt_logprobs import prompt_logprobs
+from hypic_sdk.engine.request import Reply
 from hypic_sdk.engine.run_table import RunTable, TableBuilder
-from hypic_sdk.engine.sampling import sample_requests
+from hypic_sdk.engine.sampling import sample_replies
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.kernels.items import NO_SLOT
 from hypic_sdk.models.base import CausalLM
 from hypic_sdk.store.entries import SegmentEntry
 from hypic_sdk.store.slab import Slabs
+from hypic_sdk.transport.messages import TokenLogprobs
 
 
 @final
@@ -37,6 +42,9 @@ class Runner:
     def run(self, batch: Batch) -> StepResult:
         """Run one forward.  Raises whatever the model or an op raises."""
         start_s = time.monotonic()
+        if batch.num_rows == 0:  # nothing but replies whose masks were late
+            drawn = self._draw(batch, [])
+            return StepResult(*drawn, (), 1e3 * (time.monotonic() - start_s))
         table = self._table(batch)
         row_independent = self._settings.row_independent(has_cold=bool(batch.colds))
         context = TableContext(
@@ -48,15 +56,66 @@ class Runner:
             row_independent=row_independent,
         )
         hidden_LD = self._model.forward(table.ids, context)
-        sampled: tuple[Sampled, ...] = ()
+        logits: list[torch.Tensor] = []
         if batch.sampling:
             logits_RV = self._model.logits(
                 hidden_LD[table.logits_rows], row_independent=row_independent
             )
-            sampled = sample_requests(logits_RV, batch.sampling)
+            rows = batch.sampling_rows
+            if len(rows) > logits_RV.shape[0]:  # several replies begin from one row
+                logits_RV = logits_RV[torch.tensor(rows, device=logits_RV.device)]
+            logits.append(logits_RV)
+        sampled, held = self._draw(batch, logits)
+        told = tuple(self._prompt_logprobs(batch, hidden_LD, row_independent=row_independent))
         finite = zip(batch.colds, context.cold_finite, strict=True)
         cold_finite = tuple(ok and self._is_finite(step) for step, ok in finite)
-        return StepResult(sampled, cold_finite, 1e3 * (time.monotonic() - start_s))
+        return StepResult(sampled, held, cold_finite, 1e3 * (time.monotonic() - start_s), told)
+
+    def _draw(
+        self, batch: Batch, logits: list[torch.Tensor]
+    ) -> tuple[tuple[tuple[Reply, Sampled], ...], tuple[tuple[Reply, torch.Tensor], ...]]:
+        """A token, or its logits to be held, for each reply that has logits.
+
+        Args:
+            logits: those of this forward, if it gave any.
+        """
+        replies = [*batch.sampling, *batch.held]
+        if not replies:
+            return (), ()
+        kept = [reply.held_logits for reply in batch.held if reply.held_logits is not None]
+        logits_RV = torch.cat([*logits, torch.stack(kept)]) if kept else logits[0]
+        ready, late = split_late(replies, may_wait=batch.is_drawing_only)
+        if late:
+            held = tuple((replies[row], logits_RV[row].clone()) for row in late)
+            logits_RV = logits_RV[torch.tensor(ready, dtype=torch.int64, device=logits_RV.device)]
+        else:
+            held = ()
+        chosen = [replies[row] for row in ready]
+        if not chosen:
+            return (), held
+        edits = edits_of(
+            chosen,
+            vocab_size=logits_RV.shape[1],
+            eos_token_ids=self._settings.eos_token_ids,
+            device=logits_RV.device,
+        )
+        return tuple(zip(chosen, sample_replies(logits_RV, chosen, edits), strict=True)), held
+
+    def _prompt_logprobs(
+        self, batch: Batch, hidden_LD: torch.Tensor, *, row_independent: bool
+    ) -> Iterator[list[TokenLogprobs]]:
+        """Of each stretch in order, whose rows follow the decode rows."""
+        row = len(batch.decodes)
+        for step in batch.assemblies:
+            wanted = step.request.message.sampling.prompt_logprobs
+            yield (
+                []
+                if wanted is None
+                else prompt_logprobs(
+                    self._model, hidden_LD, step, row, row_independent=row_independent
+                )
+            )
+            row += len(step.stretch.token_ids)
 
     def _table(self, batch: Batch) -> RunTable:
         builder = TableBuilder(
@@ -64,9 +123,8 @@ class Runner:
             rotate_gaps=self._settings.reuse.mode.rotate,
             device=self._settings.device,
         )
-        for request in batch.decodes:
-            grant = request.held
-            builder.add_decode(request.reply[-1], request.position, grant.state_slot, grant.kv)
+        for reply in batch.decodes:
+            builder.add_decode(reply.token_ids[-1], reply.position, reply.state_slot, reply.kv)
         for assembly in batch.assemblies:
             builder.add_live(assembly.stretch)
         for cold in batch.colds:

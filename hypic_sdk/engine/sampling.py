@@ -1,4 +1,4 @@
-"""From logits to the next token of every request in a batch."""
+"""From logits to the next token of every reply in a batch."""
 
 from __future__ import annotations
 
@@ -7,31 +7,47 @@ from collections.abc import Sequence
 import torch
 
 from hypic_sdk.engine.batch import Sampled
-from hypic_sdk.engine.request import Request
-from hypic_sdk.kernels.sample.op import logprobs, sample
+from hypic_sdk.engine.request import Reply
+from hypic_sdk.kernels.sample.edits import LogitEdits
+from hypic_sdk.kernels.sample.op import adjust, logprobs, sample
 from hypic_sdk.transport.messages import TokenLogprobs
 
+NO_EDITS = LogitEdits()
 
-def sample_requests(logits_RV: torch.Tensor, requests: Sequence[Request]) -> tuple[Sampled, ...]:
-    """Draw one token for each request, from its own seed and the length of its reply."""
-    params = [request.message.sampling for request in requests]
+
+def sample_replies(
+    logits_RV: torch.Tensor, replies: Sequence[Reply], edits: LogitEdits = NO_EDITS
+) -> tuple[Sampled, ...]:
+    """Draw one token for each reply, from its own seed and its length.
+
+    Args:
+        logits_RV: [R, vocab], a row for each reply.
+        edits: what is done to them first; log-probabilities are told of what came.
+    """
+    params = [reply.sampling for reply in replies]
     drawn = sample(
-        logits_RV,
+        adjust(logits_RV, edits),
         torch.tensor([p.temperature for p in params]),
+        torch.tensor([p.min_p for p in params]),
         torch.tensor([p.top_k for p in params]),
         torch.tensor([p.top_p for p in params]),
-        torch.tensor([request.seed for request in requests]),
-        torch.tensor([len(request.reply) for request in requests]),
+        torch.tensor([reply.seed for reply in replies]),
+        torch.tensor([len(reply.token_ids) for reply in replies]),
     )
-    told = _logprobs(logits_RV, drawn.ids, [p.logprobs for p in params])
-    ids, ok = drawn.ids.tolist(), drawn.ok.tolist()
-    return tuple(Sampled(*values) for values in zip(ids, ok, told, strict=True))
+    # an edit may hide a value that is not finite, or leave nothing: two things to be told apart
+    ok = drawn.ok if edits.is_empty else logits_RV.amax(1).isfinite()
+    told = token_logprobs(logits_RV, drawn.ids, [p.logprobs for p in params])
+    columns = drawn.ids.tolist(), ok.tolist(), told, drawn.ok.tolist()
+    return tuple(
+        Sampled(token_id, is_finite, logprob, is_stuck=is_finite and not is_usable)
+        for token_id, is_finite, logprob, is_usable in zip(*columns, strict=True)
+    )
 
 
-def _logprobs(
+def token_logprobs(
     logits_RV: torch.Tensor, ids_R: torch.Tensor, wanted: Sequence[int | None]
 ) -> list[TokenLogprobs | None]:
-    """Log-probabilities for the requests that want them, each with as many best as it wants."""
+    """Log-probabilities for the rows that want them, each with as many best as it wants."""
     told: list[TokenLogprobs | None] = [None] * len(wanted)
     rows = [row for row, count in enumerate(wanted) if count is not None]
     if not rows:

@@ -13,20 +13,27 @@ from hypic_sdk.engine.cold_job import ColdJob
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.cold_queue import ColdQueue
 from hypic_sdk.engine.composer import Composer
-from hypic_sdk.engine.ending import error_event, finish_of, token_event
+from hypic_sdk.engine.ending import (
+    error_event,
+    is_end_token,
+    not_finite,
+    not_finite_segment,
+    token_event,
+)
+from hypic_sdk.engine.fetching import EntryFetcher, Fetching
+from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.engine.report import engine_report
-from hypic_sdk.engine.request import Phase, Request
+from hypic_sdk.engine.request import Phase, Reply, Request
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.engine.warm_run import WarmRun
 from hypic_sdk.engine.warming import Warming
-from hypic_sdk.errors import DeadlineExceeded, HypicError, NumericsError, RequestCancelled
+from hypic_sdk.errors import DeadlineExceeded, HypicError, RequestCancelled
 from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.store import Store
-from hypic_sdk.transport.messages import FinishReason, TokenEvent, WarmEvent, WarmRequest
+from hypic_sdk.transport.events import Event
+from hypic_sdk.transport.messages import FinishReason, WarmRequest
 
 logger = logging.getLogger(__name__)
-
-Event = TokenEvent | WarmEvent
 
 
 @final
@@ -40,16 +47,19 @@ class Scheduler:
         area: ColdArea,
         settings: EngineSettings,
         config: SchedulerConfig,
+        grammars: GrammarBook | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._cold = ColdQueue(store, area, chunk_tokens=settings.chunk_tokens)
-        self._admission = Admission(store, layout, self._cold, config)
+        self._admission = Admission(store, layout, self._cold, config, grammars)
         self._warming = Warming(store, self._cold, settings, timeout_s=config.admission_timeout_s)
         self._requests: dict[str, Request] = {}  # all that have not ended, waiting ones too
         self._active: list[Request] = []  # admitted, in order of admission
         self._events: list[Event] = []
         self._step = 0
+        self._fetching = Fetching(store.slabs)
+        self._cold.on_drop(self._fetching.drop)
         self._composer = Composer(settings.step_tokens)
 
     @property
@@ -59,6 +69,20 @@ class Scheduler:
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests or request_id in self._warming
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a request waits for nothing but its grammar."""
+        return self._admission.is_compiling
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether an entry of another worker is on its way."""
+        return self._fetching.is_waiting
+
+    def connect(self, fetcher: EntryFetcher) -> None:
+        """Follow a router's hints from now on."""
+        self._fetching.connect(fetcher)
 
     # -- the door
 
@@ -80,6 +104,18 @@ class Scheduler:
             error = RequestCancelled("the request was cancelled", request_id=request_id)
             self._fail_request(self._requests[request_id], error)
 
+    def finish(self, request_id: str, reply_index: int) -> None:
+        """End one reply as if an end token had come.
+
+        Unknown and ended ones are ignored, and requests whose prompt is not done.
+        """
+        request = self._requests.get(request_id)
+        if request is None or request.phase is not Phase.DECODING:
+            return
+        for reply in request.open_replies:
+            if reply.index == reply_index:
+                self._finish(reply, FinishReason.STOP, None)
+
     def entries_changed(self) -> None:
         """Entries were deleted: what waits may fit now, or find less."""
         self._admission.is_stale = True
@@ -93,20 +129,37 @@ class Scheduler:
         events, self._events = self._events, []
         return events
 
+    @property
+    def _num_active(self) -> int:
+        """Replies of admitted requests."""
+        return sum(len(request.replies) for request in self._active)
+
     # -- before a forward
 
     def prepare(self, now_s: float) -> None:
         """End what waited too long; admit what fits."""
         self._expire(now_s)
+        for job in self._fetching.settle():
+            self._commit_job(job, now_s)
         admitted, refused = self._admission.admit(
-            num_active=len(self._active), now_s=now_s, stamp=self._step
+            num_active=self._num_active, now_s=now_s, stamp=self._step
         )
         self._active += admitted
+        for request in admitted:
+            self._fetch_for(request)
         for refusal in refused:
             self._fail_request(refusal.request, refusal.error, queued=False)
         self._events += self._warming.advance(
             room_is_wanted=self._admission.room_is_wanted, now_s=now_s, stamp=self._step
         )
+
+    def _fetch_for(self, request: Request) -> None:
+        """Ask other workers for what they are said to hold or to make."""
+        sources = {hint.segment_id: hint.worker for hint in request.message.placements}
+        for key in request.held.own_jobs if sources else ():
+            job = self._cold.job_of(key)
+            if job is not None and job.segment_id in sources:
+                self._fetching.begin(job, sources[job.segment_id], request.message.namespace)
 
     def _expire(self, now_s: float) -> None:
         for request in list(self._requests.values()):
@@ -114,7 +167,7 @@ class Scheduler:
                 timeout_s = request.message.timeout_s
                 message = f"the request did not end within its {timeout_s:g} s"
                 self._fail_request(request, DeadlineExceeded(message, timeout_s=timeout_s))
-        for refusal in self._admission.overdue(now_s, num_active=len(self._active)):
+        for refusal in self._admission.overdue(now_s, num_active=self._num_active):
             self._fail_request(refusal.request, refusal.error)
 
     def next_batch(self) -> Batch | None:
@@ -126,15 +179,19 @@ class Scheduler:
 
     def commit(self, batch: Batch, result: StepResult, now_s: float) -> None:
         """Book what a forward gave."""
-        for request in batch.decodes:
-            request.position += 1
-        for step in batch.assemblies:
+        for reply in batch.decodes:
+            reply.position += 1
+        for step, told in zip(batch.assemblies, result.prompt_logprobs, strict=True):
+            step.request.prompt_logprobs += told
             self._advance(step, now_s)
-        row_ms = result.step_ms / batch.num_rows
+        row_ms = result.step_ms / max(1, batch.num_rows)
         for cold, is_finite in zip(batch.colds, result.cold_finite, strict=True):
-            self._advance_cold(cold, row_ms, is_finite=is_finite)
-        for request, sampled in zip(batch.sampling, result.sampled, strict=True):
-            self._accept(request, sampled, now_s)
+            self._advance_cold(cold, row_ms, now_s, is_finite=is_finite)
+        for reply, logits_V in result.held:
+            reply.held_logits = logits_V
+        for reply, sampled in result.sampled:
+            reply.held_logits = None
+            self._accept(reply, sampled)
 
     def _advance(self, step: AssemblyStep, now_s: float) -> None:
         """A stretch of an assembling request went through."""
@@ -149,49 +206,74 @@ class Scheduler:
             request.phase = Phase.DECODING
             request.clock.first_token_s = now_s
             if request.max_tokens == 0:
-                self._finish(request, FinishReason.LENGTH, None)
+                self._finish(request.replies[0], FinishReason.LENGTH, None)
 
-    def _advance_cold(self, step: ColdStep, row_ms: float, *, is_finite: bool) -> None:
+    def _advance_cold(
+        self, step: ColdStep, row_ms: float, now_s: float, *, is_finite: bool
+    ) -> None:
         """A grid chunk went through."""
         job = step.job
         cold_ms = row_ms * len(step.chunk.token_ids)
         self._cold.advance(step, cold_ms=cold_ms, stamp=self._step)
         if not is_finite:
-            message = f"a segment of {job.num_tokens} tokens gave values that are not finite"
-            self._fail_job(job, NumericsError(message))
+            self._fail_job(job, not_finite_segment(job))
         elif step.is_last:
-            self._cold.commit(job)
-            self._admission.is_stale = True
-            for request in job.requests:
-                request.held.pending.discard(job.key)
-                request.cold_ms[job.key] = job.cold_ms
-            self._events += self._warming.committed(job)
+            self._commit_job(job, now_s)
 
-    def _accept(self, request: Request, sampled: Sampled, now_s: float) -> None:
-        """A request got a token."""
-        if not sampled.is_finite:
-            self._fail_request(request, NumericsError("the logits are not finite"))
+    def _commit_job(self, job: ColdJob, now_s: float) -> None:
+        """An entry is complete: whoever waits for it goes on."""
+        self._cold.commit(job)
+        self._admission.is_stale = True
+        for request in job.requests:
+            request.held.pending.discard(job.key)
+            # who did not begin it waited for it, and has nothing else to tell
+            admitted_s = request.clock.admitted_s
+            is_own = job.key in request.held.own_jobs or admitted_s is None
+            waited_ms = 0.0 if admitted_s is None else 1e3 * (now_s - admitted_s)
+            request.cold_ms[job.key] = job.cold_ms if is_own else waited_ms
+            if job.was_fetched:
+                (request.made_elsewhere if job.cold_ms else request.pulled).add(job.key)
+        self._events += self._warming.committed(job)
+
+    def _accept(self, reply: Reply, sampled: Sampled) -> None:
+        """A reply got a token."""
+        request = reply.request
+        if request.phase is Phase.ENDED:  # with another reply of it, in this very step
             return
-        finish = finish_of(request, sampled.token_id, self._settings.eos_token_ids)
-        if finish is not FinishReason.STOP:
-            request.reply.append(sampled.token_id)
-        if finish is None:
-            self._events.append(token_event(request, sampled))
+        if not sampled.is_finite:
+            self._fail_request(request, not_finite(reply))
+        elif sampled.is_stuck and reply.grammar is not None:
+            self._fail_request(request, reply.grammar.stuck(len(reply.token_ids)))
+        elif is_end_token(reply, sampled.token_id, self._settings.eos_token_ids):
+            self._finish(reply, FinishReason.STOP, None)
         else:
-            self._finish(request, finish, sampled)
+            reply.token_ids.append(sampled.token_id)
+            if reply.grammar is not None and reply.grammar.take(sampled.token_id):
+                self._finish(reply, FinishReason.STOP, sampled)
+            elif len(reply.token_ids) >= request.max_tokens:
+                self._finish(reply, FinishReason.LENGTH, sampled)
+            else:
+                self._events.append(token_event(reply, sampled))
 
-    def _finish(self, request: Request, finish: FinishReason, sampled: Sampled | None) -> None:
-        """A request ended well."""
-        keep_reply(self._store, request)
-        report = engine_report(request)
-        self._events.append(token_event(request, sampled, finish=finish, report=report))
-        self._end(request)
+    def _finish(self, reply: Reply, finish: FinishReason, sampled: Sampled | None) -> None:
+        """A reply ended well, and with the last one its request."""
+        request = reply.request
+        keep_reply(self._store, reply)
+        reply.finish = finish
+        is_last = not request.open_replies
+        report = engine_report(request, self._settings.reuse) if is_last else None
+        self._events.append(token_event(reply, sampled, report=report))
+        if is_last:
+            self._end(request)
 
     # -- failures
 
     def fail(self, batch: Batch, error: HypicError) -> None:
         """A forward failed: so do its requests, and those that wait for its cold segments."""
-        for request in (*batch.decodes, *(step.request for step in batch.assemblies)):
+        # who only held logits had no part in a forward
+        alone = batch.held if batch.num_rows == 0 else ()
+        decoding = (reply.request for reply in (*batch.decodes, *alone))
+        for request in (*decoding, *(step.request for step in batch.assemblies)):
             self._fail_request(request, error)
         for step in batch.colds:
             self._fail_job(step.job, error)
@@ -220,7 +302,7 @@ class Scheduler:
             self._admission.remove(request)
         report = None
         if request.clock.first_token_s is not None:
-            report = engine_report(request)
+            report = engine_report(request, self._settings.reuse)
         self._events.append(error_event(request.request_id, error, report))
         self._end(request)
 

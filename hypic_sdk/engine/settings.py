@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
 import torch
+from torch import nn
 
 from hypic_sdk.config import Determinism, EngineConfig, ReuseConfig
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.kernels.linear.op import way
+from hypic_sdk.layers.linear import Linear
+from hypic_sdk.layers.moe import MixtureOfExperts
 from hypic_sdk.models.base import CausalLM, ModelSpec
 from hypic_sdk.version import __version__
 
@@ -67,7 +75,10 @@ def resolve_settings(
         Determinism.ALL if device.type == "cpu" else Determinism.ENTRIES
     )
     state_dtype = torch.float64 if model_dtype == torch.float64 else torch.float32
-    compute = compute_fingerprint(device, determinism, chunk_tokens)
+    ways = ""
+    if device.type == "cpu" and determinism is not Determinism.OFF:
+        ways = product_ways(cast("nn.Module", model))
+    compute = compute_fingerprint(device, determinism, chunk_tokens, ways)
     return EngineSettings(
         device=device,
         dtype=model_dtype,
@@ -94,10 +105,40 @@ def resolve_settings(
     )
 
 
-def compute_fingerprint(device: torch.device, determinism: Determinism, chunk_tokens: int) -> str:
-    """What an entry's bits may depend on besides model, tokens and settings (law 5)."""
+def product_ways(model: nn.Module) -> str:
+    """Digest of how each weight of a model is multiplied on this CPU (`kernels.linear`)."""
+    weights = {
+        (parameter.shape[-1], parameter.shape[-2], parameter.dtype)
+        for module in model.modules()
+        if isinstance(module, Linear | MixtureOfExperts)
+        for parameter in module.parameters(recurse=False)
+        if parameter.ndim > 1
+    }
+    ways = sorted(f"{shape[0]} {shape[1]} {shape[2]} {way(*shape)}" for shape in weights)
+    return hashlib.sha256("\n".join(ways).encode()).hexdigest()[:16]
+
+
+def cpu_type() -> str:
+    """The processor's name where the system tells it, and the instructions that torch uses."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = next(named, platform.processor() or platform.machine())
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def compute_fingerprint(
+    device: torch.device, determinism: Determinism, chunk_tokens: int, ways: str = ""
+) -> str:
+    """What an entry's bits may depend on besides model, tokens and settings (law 5).
+
+    Args:
+        ways: how products are computed, where that was found out by trying (`product_ways`).
+    """
     # a product's bits on a CPU depend on how many threads share it
-    name = f"cpu, {torch.get_num_threads()} threads"
+    name = f"{cpu_type()}, {torch.get_num_threads()} threads, products {ways}"
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     return (

@@ -18,7 +18,7 @@ from hypic_sdk.transport.messages import SegmentStatus, WarmEvent
 
 @final
 class Warming:
-    """Feeds the cold queue from warm requests, first come first served.
+    """Feeds the cold queue from warm requests, first come first served, background ones last.
 
     Segments are admitted one by one, while those in the queue would fill less than one step, and
     never while a request waits for room.
@@ -46,7 +46,8 @@ class Warming:
     def advance(self, *, room_is_wanted: bool, now_s: float, stamp: int) -> list[WarmEvent]:
         """Look at the next segments of every run, as far as the queue takes them."""
         events: list[WarmEvent] = []
-        for run in self._runs.values():
+        # sorting is stable: first come, first served among those of one kind
+        for run in sorted(self._runs.values(), key=lambda run: run.message.background):
             self._advance_run(run, events, room_is_wanted=room_is_wanted, now_s=now_s, stamp=stamp)
         return events + self._finished()
 
@@ -59,7 +60,10 @@ class Warming:
         now_s: float,
         stamp: int,
     ) -> None:
-        while run.parts and self._cold.warm_tokens < self._settings.step_tokens:
+        background = run.message.background
+        while run.parts and (
+            self._cold.warm_tokens(background=background) < self._settings.step_tokens
+        ):
             part = run.parts[0]
             try:
                 settled = self._look_at(run, part, may_begin=not room_is_wanted, stamp=stamp)
@@ -103,17 +107,22 @@ class Warming:
             if lease is None:
                 return None
             with lease:
-                job = self._cold.add(part.token_ids, lease.detach(gap.key), stamp)
+                job = self._cold.add(part, lease.detach(gap.key), stamp)
         job.warm_runs.append(run)
         run.pending.setdefault(gap.key, []).append(part)
         return []
 
     def _no_room(self) -> PoolExhausted:
-        total = self._store.usage().total
+        usage = self._store.usage()
+        available_bytes = usage.total.free + usage.total.idle
         return PoolExhausted(
-            f"no room for the segment within {self._timeout_s:g} s",
-            available_bytes=total.free + total.idle,
-            limit_bytes=total.total,
+            f"no room for the segment within {self._timeout_s:g} s: {available_bytes} of "
+            f"{usage.budget_bytes} bytes are not in use; raise budget_bytes, or warm when fewer "
+            "requests run",
+            available_bytes=available_bytes,
+            limit_bytes=usage.total.total,
+            setting="budget_bytes",
+            budget_bytes=usage.budget_bytes + usage.unused_bytes,
         )
 
     def committed(self, job: ColdJob) -> list[WarmEvent]:

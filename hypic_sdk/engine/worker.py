@@ -119,6 +119,12 @@ class LocalWorker:
             if not self._is_closed:
                 self._inbox.put(lambda: self._engine.cancel(request_id))
 
+    def finish(self, request_id: str, reply_index: int = 0) -> None:
+        """End one reply by STOP; unknown and ended ones are ignored."""
+        with self._lock:
+            if not self._is_closed:
+                self._inbox.put(lambda: self._engine.finish(request_id, reply_index))
+
     def call(self, function: Callable[[Engine], Result]) -> Result:
         """Run `function` on the engine, between two of its steps, and wait for its result."""
         future: Future[Result] = Future()

@@ -1,15 +1,17 @@
 """Which implementation of an op runs on a device, and why: decided once per op and device type.
 
-Triton serves CUDA devices only, and only where it can be imported; everything else runs the plain
-torch reference.  No environment variable and no global switch takes part.
+Kernels serve CUDA devices only, those in Triton only where it can be imported; everything else runs
+the plain torch reference.  No environment variable and no global switch takes part.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -19,16 +21,36 @@ logger = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# set within `picked_choices` alone
+_PICKED: ContextVar[dict[str, Choice] | None] = ContextVar("picked", default=None)
+
+
+@contextlib.contextmanager
+def picked_choices() -> Iterator[dict[str, Choice]]:
+    """What `select` picks in this block and thread, by op; the last choice of each."""
+    picked: dict[str, Choice] = {}
+    token = _PICKED.set(picked)
+    try:
+        yield picked
+    finally:
+        _PICKED.reset(token)
+
+
 class Choice(NamedTuple):
     """An implementation of an op, and why it was taken."""
 
-    implementation: str  # "torch" or "triton"
+    implementation: str  # "torch" for the definition; "triton" or "library" for a kernel
     reason: str
     run: Callable[..., Any]
 
 
 def select(
-    op: str, reference: F, load_kernel: Callable[[], F] | None, *, device: torch.device
+    op: str,
+    reference: F,
+    load_kernel: Callable[[], F] | None,
+    *,
+    device: torch.device,
+    needs_triton: bool = True,
 ) -> F:
     """The implementation of `op` for tensors on `device`.
 
@@ -36,8 +58,13 @@ def select(
         reference: the plain torch definition; runs anywhere.
         load_kernel: imports the op's `kernel` module and returns its entry; called only on a CUDA
             device with Triton, so that the package works without it.  None: there is no kernel.
+        needs_triton: whether the kernel is written in Triton; else it is a torch library's.
     """
-    return cast("F", choose(op, reference, load_kernel, device.type).run)
+    choice = choose(op, reference, load_kernel, device.type, needs_triton)
+    picked = _PICKED.get()
+    if picked is not None:
+        picked[op] = choice
+    return cast("F", choice.run)
 
 
 @functools.cache
@@ -46,9 +73,10 @@ def choose(
     reference: Callable[..., Any],
     load_kernel: Callable[[], Callable[..., Any]] | None,
     device_type: str,
+    needs_triton: bool = True,
 ) -> Choice:
     """As `select`, with the reason; logs it the first time it is asked."""
-    choice = _decide(reference, load_kernel, device_type)
+    choice = _decide(reference, load_kernel, device_type, needs_triton)
     logger.info(
         "selected op=%s device=%s implementation=%s reason=%s",
         op,
@@ -63,11 +91,14 @@ def _decide(
     reference: Callable[..., Any],
     load_kernel: Callable[[], Callable[..., Any]] | None,
     device_type: str,
+    needs_triton: bool,
 ) -> Choice:
     if load_kernel is None:
         return Choice("torch", "the op has no kernel", reference)
     if device_type != "cuda":
         return Choice("torch", f"kernels run on cuda, not on {device_type}", reference)
+    if not needs_triton:
+        return Choice("library", "a cuda device, and torch has this product", load_kernel())
     if importlib.util.find_spec("triton") is None:
         return Choice("torch", "triton is not installed", reference)
     return Choice("triton", "a cuda device with triton", load_kernel())

@@ -23,6 +23,11 @@ class ForwardContext(Protocol):
         ...
 
     @property
+    def num_rows(self) -> int:
+        """Rows before the padding; what is computed for the others is never read."""
+        ...
+
+    @property
     def row_independent(self) -> bool:
         """Whether a row's bits must not depend on the other rows (design 3.9)."""
         ...

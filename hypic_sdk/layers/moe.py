@@ -48,9 +48,14 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[L, D] -> [L, D]."""
-        alike = context.row_independent
+        alike, num_rows = context.row_independent, context.num_rows
         routing = self.route(hidden_LD, context)
-        routed_LD = experts(hidden_LD, routing, self.gate_up, self.down, row_independent=alike)
+        # padding rows would all go to the same experts, and have these read for nothing
+        routing = Routing(routing.indices[:num_rows], routing.weights[:num_rows])
+        routed_LD = experts(
+            hidden_LD[:num_rows], routing, self.gate_up, self.down, row_independent=alike
+        )
+        routed_LD = torch.nn.functional.pad(routed_LD, (0, 0, 0, hidden_LD.shape[0] - num_rows))
         gate_L1 = sigmoid(self.shared_gate(hidden_LD, row_independent=alike))
         shared_LD: torch.Tensor = self.shared(hidden_LD, context)
         return routed_LD.add_(shared_LD.mul_(gate_L1))

@@ -42,10 +42,12 @@ class CheckpointPlan:
     Every place must be filled.  `tied` names tensors that may be there a second time under their
     own name: each must then equal the tensor it is tied to.  `rename` turns a name in the file into
     a name of this plan; it gives none for a tensor that is skipped on purpose.  `blocks` are the
-    rows and columns that share a scale where a weight is stored in 8 bits.
+    rows and columns that share a scale where a weight is stored in 8 bits.  `absent` tells in words
+    what is missing beyond the places: a plan has no more places than its files could fill.
     """
 
     places: Mapping[str, TensorPlace]
     tied: Mapping[str, str]
     rename: Callable[[str], str | None]
     blocks: tuple[int, int] | None = None
+    absent: tuple[str, ...] = ()

@@ -36,9 +36,15 @@ class FieldReader:
     """
 
     def __init__(
-        self, fields: Fields, *, where: str = "", problems: list[str] | None = None
+        self,
+        fields: Fields,
+        *,
+        where: str = "",
+        problems: list[str] | None = None,
+        file: str = "config.json",
     ) -> None:
         self._fields = fields
+        self._file = file
         self._where = where
         self._seen: set[str] = set()
         self.problems: list[str] = [] if problems is None else problems
@@ -145,7 +151,7 @@ class FieldReader:
     def raise_problems(self) -> None:
         """Raise everything that was noted as one ModelFileError."""
         if self.problems:
-            text = "config.json can not be served: " + "; ".join(self.problems)
+            text = f"{self._file} can not be served: " + "; ".join(self.problems)
             raise ModelFileError(text, fields=[p.partition(":")[0] for p in self.problems])
 
     def _take(self, name: str, default: Any) -> Any:

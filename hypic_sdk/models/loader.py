@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -16,9 +16,12 @@ import torch
 from hypic_sdk.errors import ModelFileError
 from hypic_sdk.models import qwen3_5
 from hypic_sdk.models.base import CausalLM
+from hypic_sdk.models.checkpoint import CheckpointPlan
 from hypic_sdk.models.config_fields import FieldReader
+from hypic_sdk.models.fill import fill
 from hypic_sdk.models.fingerprint import DigestCache, FilesHash
-from hypic_sdk.models.weights import OnProgress, fill, match, open_shards
+from hypic_sdk.models.headers import StoredTensor, read_headers
+from hypic_sdk.models.weights import OnProgress, match
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +66,29 @@ class ModelFiles:
 class ModelConfig:
     """A config.json that was understood: the module that builds it, and its own config."""
 
+    model_type: str
     module: ModuleType
     config: Any
     dtype: torch.dtype  # of the checkpoint, by its config
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder whose config and headers fit each other; its tensors are not read yet."""
+
+    files: ModelFiles
+    loaded: ModelConfig
+    plan: CheckpointPlan
+    found: Mapping[str, StoredTensor]  # by the plan's names
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the checkpoint, by its config."""
+        return self.loaded.dtype
+
+    def build(self, dtype: torch.dtype) -> Any:
+        """The model on the default device (`with torch.device(...)`), its parameters not filled."""
+        return self.loaded.module.Model(self.loaded.config, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +120,10 @@ def load_model(
     files = model_files(folder)
     hashed = (files.config, *files.shards)
     with FilesHash(hashed, DigestCache.open(digest_cache)) as hashes:
-        loaded = load_config(folder)
-        with open_shards(files.shards) as tensors:
-            _check_index(files, tensors.keys())
-            plan = loaded.module.checkpoint_plan(loaded.config, tensors.keys())
-            found = match(tensors, plan, folder)
-            with torch.device(device):
-                model = loaded.module.Model(loaded.config, dtype or loaded.dtype)
-            fill(model, found, plan, folder, on_progress)
+        opened = open_checkpoint(files)
+        with torch.device(device):
+            model = opened.build(dtype or opened.dtype)
+        fill(model, opened.found, opened.plan, folder, on_progress)
         fingerprint = hashes.fingerprint(hashed)
     model.eval()
     logger.info(
@@ -115,6 +134,28 @@ def load_model(
         fingerprint[:16],
     )
     return LoadedModel(model, fingerprint)
+
+
+def open_checkpoint(files: ModelFiles) -> Checkpoint:
+    """Read config and headers, and hold them against each other; no tensor is read.
+
+    Raises:
+        ModelFileError: as `load_model`, but for what only values can tell.
+    """
+    stored = read_headers(files.shards)
+    _check_index(files, stored)
+    return match_headers(files, stored)
+
+
+def match_headers(files: ModelFiles, stored: Mapping[str, Sequence[StoredTensor]]) -> Checkpoint:
+    """Hold headers, wherever they were read, against the config.
+
+    Raises:
+        ModelFileError: what the config does not take, or every tensor that does not fit it.
+    """
+    loaded = load_config(files.folder)
+    plan = loaded.module.checkpoint_plan(loaded.config, stored.keys())
+    return Checkpoint(files, loaded, plan, match(stored, plan, files.folder))
 
 
 def load_config(folder: Path) -> ModelConfig:
@@ -136,7 +177,7 @@ def load_config(folder: Path) -> ModelConfig:
     config = module.Config.from_hf(fields)
     ids = (*config.eos_token_ids, *_generation_eos(folder))
     config = replace(config, eos_token_ids=tuple(dict.fromkeys(ids)))
-    return ModelConfig(module, config, _config_dtype(fields))
+    return ModelConfig(str(model_type), module, config, _config_dtype(fields))
 
 
 def model_files(folder: Path) -> ModelFiles:
@@ -218,7 +259,7 @@ def _generation_eos(folder: Path) -> tuple[int, ...]:
     path = folder / "generation_config.json"
     if not path.is_file():
         return ()
-    reader = FieldReader(_read_json(path), where=f"{path.name}: ")
+    reader = FieldReader(_read_json(path), file=path.name)
     ids = reader.token_ids("eos_token_id")
     reader.raise_problems()
     return ids

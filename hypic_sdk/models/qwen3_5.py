@@ -21,7 +21,10 @@ from hypic_sdk.models.base import LayerKind
 from hypic_sdk.models.qwen_checkpoint import checkpoint_plan
 from hypic_sdk.models.qwen_config import Config
 
-__all__ = ["Config", "DecoderLayer", "GatedDeltaNet", "Model", "checkpoint_plan"]
+__all__ = ["FAMILY", "Config", "DecoderLayer", "GatedDeltaNet", "Model", "checkpoint_plan"]
+
+FAMILY = "gated_delta_rule"
+"""Of its linear layers, by the name in `families.registry`."""
 
 
 class GatedDeltaNet(nn.Module):

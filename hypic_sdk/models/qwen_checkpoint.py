@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ Named = Iterator[tuple[str, TensorPlace]]
 _SKIPPED = re.compile(r"^(?:mtp|model\.visual|visual)\.")
 _IMAGE_TEXT_PREFIX = "model.language_model."
 # an expert's weight on its own; otherwise all experts of a layer lie in two tensors
-_ONE_EXPERT = re.compile(r"^model\.layers\.(\d{1,6})\.mlp\.experts\.\d+\.")
+_ONE_EXPERT = re.compile(r"^model\.layers\.(\d{1,6})\.mlp\.experts\.(\d{1,9})\.")
 
 
 def checkpoint_plan(config: Config, stored: Iterable[str] = ()) -> CheckpointPlan:
@@ -37,16 +36,39 @@ def checkpoint_plan(config: Config, stored: Iterable[str] = ()) -> CheckpointPla
         tied["lm_head.weight"] = "model.embed_tokens.weight"
     else:
         places["lm_head.weight"] = TensorPlace("head.weight", (config.vocab_size, width))
-    renamed = (_ONE_EXPERT.match(_rename(name) or "") for name in stored)
-    counts = Counter(int(found[1]) for found in renamed if found)
+    one_by_one, absent = _stored_experts(config, stored)
     for i in range(len(config.layers)):
-        # a plan may not grow beyond what its file holds, whatever a config says
-        one_by_one = config.moe is not None and counts[i] >= config.moe.num_experts
-        for name, place in _layer_places(config, i, one_by_one):
+        for name, place in _layer_places(config, i, one_by_one.get(i)):
             places[f"model.layers.{i}.{name}"] = replace(
                 place, parameter=f"layers.{i}.{place.parameter}"
             )
-    return CheckpointPlan(places, tied, _rename, config.blocks)
+    return CheckpointPlan(places, tied, _rename, config.blocks, absent)
+
+
+def _stored_experts(
+    config: Config, stored: Iterable[str]
+) -> tuple[dict[int, list[int]], tuple[str, ...]]:
+    """The experts that are stored one by one, by layer, and in words which of them are absent.
+
+    A plan may not grow beyond what its files hold, whatever a config says: it has places for the
+    experts that are there, and one line for all the others of a layer.
+    """
+    found: dict[int, set[int]] = {}
+    for name in stored:
+        if match := _ONE_EXPERT.match(_rename(name) or ""):
+            found.setdefault(int(match[1]), set()).add(int(match[2]))
+    if config.moe is None:
+        return {}, ()
+    count, absent, experts = config.moe.num_experts, [], {}
+    for i in sorted(config.sparse_layers & found.keys()):
+        experts[i] = sorted(e for e in found[i] if e < count)
+        if len(experts[i]) < count:
+            first = next(e for e in range(count) if e not in found[i])
+            absent.append(
+                f"model.layers.{i}.mlp.experts.{first} "
+                f"({len(experts[i])} experts are stored, num_experts is {count})"
+            )
+    return experts, tuple(absent)
 
 
 def _rename(name: str) -> str | None:
@@ -57,7 +79,7 @@ def _rename(name: str) -> str | None:
     return name
 
 
-def _layer_places(config: Config, i: int, one_by_one: bool) -> Named:
+def _layer_places(config: Config, i: int, one_by_one: list[int] | None) -> Named:
     width = config.width
     yield "input_layernorm.weight", TensorPlace("mixer_norm.weight", (width,))
     yield "post_attention_layernorm.weight", TensorPlace("mlp_norm.weight", (width,))
@@ -77,16 +99,16 @@ def _mlp_places(name: str, module: str, inner: int, width: int) -> Named:
     yield f"{name}.down_proj.weight", TensorPlace(f"{module}.down.weight", (width, inner))
 
 
-def _moe_places(moe: MoELayout, width: int, one_by_one: bool) -> Named:
+def _moe_places(moe: MoELayout, width: int, one_by_one: list[int] | None) -> Named:
     yield "mlp.gate.weight", TensorPlace("mlp.router.weight", (moe.num_experts, width))
     yield "mlp.shared_expert_gate.weight", TensorPlace("mlp.shared_gate.weight", (1, width))
     yield from _mlp_places("mlp.shared_expert", "mlp.shared", moe.shared_inner, width)
     count, inner = moe.num_experts, moe.inner
-    if not one_by_one:
+    if one_by_one is None:
         yield "mlp.experts.gate_up_proj", TensorPlace("mlp.gate_up", (count, 2 * inner, width))
         yield "mlp.experts.down_proj", TensorPlace("mlp.down", (count, width, inner))
         return
-    for e in range(count):
+    for e in one_by_one:
         name, shape = f"mlp.experts.{e}", (inner, width)
         yield f"{name}.gate_proj.weight", TensorPlace("mlp.gate_up", shape, expert=e)
         yield f"{name}.up_proj.weight", TensorPlace("mlp.gate_up", shape, inner, expert=e)

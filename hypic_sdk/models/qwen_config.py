@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hypic_sdk.layers.full_attention import AttentionLayout
@@ -244,3 +244,61 @@ class Config:
             max_context_tokens=self.max_context_tokens,
             eos_token_ids=self.eos_token_ids,
         )
+
+    def describe(self) -> dict[str, str]:
+        """In words what the spec does not tell."""
+        words = {"width": str(self.width), "embeddings": "tied" if self.tied else "untied"}
+        dense = len(self.layers) - len(self.sparse_layers)
+        if dense:
+            words["feed-forward"] = f"{self.inner} wide in {dense} layers"
+        if self.moe is not None and self.sparse_layers:
+            moe = self.moe
+            words["experts"] = (
+                f"{moe.num_experts} of {moe.inner} in {len(self.sparse_layers)} layers, "
+                f"{moe.top_k} a token, and a shared one of {moe.shared_inner}"
+            )
+        if self.blocks is not None:
+            words["weights"] = f"8 bits, a scale for each {self.blocks[0]} x {self.blocks[1]}"
+        return words
+
+    def trial(self) -> Config:
+        """A small model of the same kind, for a trial of ops: layers of both kinds, few heads.
+
+        Sizes that a kernel may be particular about stay: of state and attention heads; others stay
+        multiples of 8 where they are.
+        """
+        group = self.num_heads // self.num_key_heads
+        attention = replace(
+            self.attention,
+            width=_at_most(self.width, 128),
+            num_query_heads=self.attention.num_query_heads // self.attention.num_kv_heads,
+            num_kv_heads=1,
+        )
+        moe = self.moe and replace(
+            self.moe,
+            num_experts=min(self.moe.num_experts, 8),
+            top_k=min(self.moe.top_k, 4, self.moe.num_experts),
+            inner=_at_most(self.moe.inner, 64),
+            shared_inner=_at_most(self.moe.shared_inner, 64),
+        )
+        kinds = [kind for kind in (LayerKind.ATTENTION, LayerKind.LINEAR) if kind in self.layers]
+        layers = tuple(kind for kind in self.layers[:1] + tuple(kinds))
+        return replace(
+            self,
+            vocab_size=min(self.vocab_size, 256),
+            width=attention.width,
+            inner=_at_most(self.inner, 64),
+            layers=layers,
+            attention=attention,
+            num_key_heads=1,
+            num_heads=group,
+            max_context_tokens=4096,
+            eos_token_ids=(),
+            moe=moe,
+            sparse_layers=frozenset(range(len(layers))) if moe is not None else frozenset(),
+        )
+
+
+def _at_most(size: int, limit: int) -> int:
+    """The size, or one that has the same factors of two up to 8 and is near the limit."""
+    return size if size <= limit else limit - limit % 8 + size % 8

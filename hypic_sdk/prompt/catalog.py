@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol, final
+from typing import Protocol
 
-from hypic_sdk.errors import PoolExhausted, RequestError
-from hypic_sdk.prompt.segment import SegmentId, segment_id, token_bytes
+from hypic_sdk.errors import ExternalIdConflict, QuotaExceeded, RequestError
+from hypic_sdk.prompt.segment import SegmentId
 from hypic_sdk.prompt.tokenizer import check_text, token_ids_of
 
-Metadata = Mapping[str, str | int | float | bool | None]
+MetadataValue = str | int | float | bool | None
+Metadata = Mapping[str, MetadataValue]
+
+NEVER = 0
+"""A time to live that never ends."""
+
+USUAL_PRIORITY = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,10 @@ class RegisteredSegment:
     external_id: str | None = None
     title: str | None = None
     metadata: Metadata = field(default_factory=lambda: MappingProxyType({}))
+    expires_at: int | None = None  # unix seconds; from then on nobody finds it
+    priority: int = USUAL_PRIORITY  # 0 to 99: entries of lower ones are evicted first
+    is_pinned: bool = False  # its entry is not evicted
+    pin_expires_at: int | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -42,15 +50,28 @@ class RegisteredSegment:
         """The token ids, unpacked."""
         return token_ids_of(self.packed_ids)
 
+    @property
+    def is_kept_specially(self) -> bool:
+        """Whether an engine has to be told of it."""
+        return self.is_pinned or self.priority != USUAL_PRIORITY
+
+    def as_of(self, now_s: float) -> RegisteredSegment:
+        """The segment without a pin whose time is over."""
+        if self.pin_expires_at is None or self.pin_expires_at > now_s:
+            return self
+        return replace(self, is_pinned=False, pin_expires_at=None)
+
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """What a caller registers."""
+    """What a caller registers; none leaves what was said before."""
 
     text: str
     external_id: str | None = None
     title: str | None = None
     metadata: Metadata | None = None
+    ttl_s: int | None = None  # from now on; `NEVER`: without an end
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +82,51 @@ class CatalogLimits:
     total_bytes: int = 1 << 30
     segment_bytes: int = 16 << 20
 
+    def bytes_of(self, new: NewSegment) -> int:
+        """Bytes of a text that may be registered.
+
+        Raises:
+            RequestError: empty, too long, or with a lone surrogate.
+        """
+        if not new.text:
+            raise RequestError("a segment needs text")
+        check_text(new.text, "a segment's text")
+        num_bytes = len(new.text.encode())
+        if num_bytes > self.segment_bytes:
+            raise RequestError(
+                f"a segment's text has {num_bytes} bytes, limit is {self.segment_bytes}",
+                num_bytes=num_bytes,
+                limit_bytes=self.segment_bytes,
+            )
+        return num_bytes
+
+    def check_room(self, held: CatalogUsage, num_bytes: int) -> None:
+        """Raises QuotaExceeded, if one more text of so many bytes is too much."""
+        if held.num_segments >= self.num_segments:
+            raise QuotaExceeded(
+                f"{held.num_segments} segments are registered, no more may be: delete some",
+                quota="num_segments",
+                num_segments=held.num_segments,
+                limit_segments=self.num_segments,
+            )
+        needed = held.num_bytes + num_bytes
+        if needed > self.total_bytes:
+            raise QuotaExceeded(
+                f"registered texts would take {needed} bytes, limit is {self.total_bytes}: delete "
+                "some",
+                quota="text_bytes",
+                needed_bytes=needed,
+                limit_bytes=self.total_bytes,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogUsage:
+    """What is registered."""
+
+    num_segments: int = 0
+    num_bytes: int = 0  # of text
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogPage:
@@ -70,22 +136,57 @@ class CatalogPage:
     has_more: bool
 
 
+def says(metadata: Metadata, wanted: Metadata) -> bool:
+    """Whether all that is wanted is said: names, and values of the same kind that are equal."""
+    return all(name in metadata and _same(metadata[name], wanted[name]) for name in wanted)
+
+
+def _same(one: MetadataValue, other: MetadataValue) -> bool:
+    # 1 is 1.0, but true is not 1
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def check_external(
+    external_id: str | None, id_: SegmentId, named: SegmentId | None, *, replace_external: bool
+) -> None:
+    """Raises ExternalIdConflict, if the external id names another segment and is not to move."""
+    if external_id is None or replace_external or named in (None, id_):
+        return
+    raise ExternalIdConflict(
+        f"external id {external_id!r} names {named}, whose text is another: `replace_external` "
+        "moves it",
+        external_id=external_id,
+        segment_id=named,
+    )
+
+
+def ends_at(new: NewSegment, now_s: float, known: int | None) -> int | None:
+    """When a segment is over by what is said about it now; whole seconds, the last not in full."""
+    if new.ttl_s is None:
+        return known
+    return None if new.ttl_s == NEVER else int(now_s) + new.ttl_s
+
+
 class SegmentCatalog(Protocol):
-    """Where registered segments are kept; calls may come from several threads."""
+    """Where registered segments are kept; calls may come from several threads.
+
+    A segment whose time is over is found by no call but `expired`, and counts for nothing.
+    """
 
     def register(
         self, new: NewSegment, *, replace_external: bool = False
     ) -> tuple[RegisteredSegment, bool]:
         """Keep a text; again, it is the same segment.
 
-        What is said anew about a known text (title, metadata, external id) replaces what was said.
+        What is said anew about a known text (title, metadata, external id, time to live, priority)
+        replaces what was said.
 
         Returns:
             The segment, and whether its text is new here.
         Raises:
-            RequestError: empty, too long, a lone surrogate, no token, or an external id that names
-                another text (unless `replace_external`).
-            PoolExhausted: as many texts or bytes as there may be.
+            RequestError: empty, too long, a lone surrogate, no token.
+            ExternalIdConflict: an external id that names another text (unless `replace_external`).
+            QuotaExceeded: as many texts or bytes as there may be.
         """
         ...
 
@@ -97,8 +198,10 @@ class SegmentCatalog(Protocol):
         """The segment that a caller's own id names."""
         ...
 
-    def page(self, *, after: str | None = None, limit: int = 100) -> CatalogPage:
-        """Segments registered after that id, oldest first.
+    def page(
+        self, *, after: str | None = None, limit: int = 100, says: Metadata | None = None
+    ) -> CatalogPage:
+        """Segments registered after that id, oldest first; those whose metadata say all of `says`.
 
         Raises:
             RequestError: no such id.
@@ -109,146 +212,32 @@ class SegmentCatalog(Protocol):
         """Forget a segment and its text; false if there was none."""
         ...
 
+    def delete_many(self, ids: Iterable[str]) -> set[str]:
+        """Forget segments and their texts; the ids of those that there were."""
+        ...
 
-@final
-class MemoryCatalog:
-    """Registered segments of this process, gone with it."""
+    def set_pin(
+        self, id_: str, *, is_pinned: bool, expires_at: int | None = None
+    ) -> RegisteredSegment | None:
+        """Note whether a segment's entry is to be kept, and until when; none: no such segment."""
+        ...
 
-    def __init__(
-        self,
-        encode: Callable[[str], tuple[int, ...]],
-        tokenizer_fingerprint: str,
-        *,
-        limits: CatalogLimits = CatalogLimits(),
-        now_s: Callable[[], float] = time.time,
-    ) -> None:
-        """`encode`: a caller's text to ids, by the tokenizer of that fingerprint."""
-        self._encode = encode
-        self._fingerprint = tokenizer_fingerprint
-        self._limits = limits
-        self._now_s = now_s
-        self._lock = threading.Lock()
-        self._segments: dict[str, RegisteredSegment] = {}  # in order of registration
-        self._by_external: dict[str, SegmentId] = {}
-        self._num_bytes = 0
+    def usage(self) -> CatalogUsage:
+        """How much is registered."""
+        ...
 
-    def register(
-        self, new: NewSegment, *, replace_external: bool = False
-    ) -> tuple[RegisteredSegment, bool]:
-        """See `SegmentCatalog.register`."""
-        num_bytes = self._check_new(new)
-        id_ = segment_id(new.text)
-        with self._lock:
-            known = self._segments.get(id_)
-        # tokenised outside the lock; a race only means that the same ids are made twice
-        packed = token_bytes(self._encode(new.text)) if known is None else known.packed_ids
-        if not packed:
-            raise RequestError("a segment needs at least one token")
-        with self._lock:
-            known = self._segments.get(id_)
-            self._check_external(new.external_id, id_, replace_external)
-            if known is None:
-                self._check_room(num_bytes)
-                known = RegisteredSegment(
-                    id_, new.text, packed, self._fingerprint, int(self._now_s())
-                )
-                self._num_bytes += num_bytes
-                created = True
-            else:
-                created = False
-            segment = _described(known, new)
-            self._segments[id_] = segment
-            self._name(segment, known.external_id)
-        return segment, created
+    def expired(self) -> tuple[RegisteredSegment, ...]:
+        """Segments whose time is over, and whose texts are still there."""
+        ...
 
-    def get(self, id_: str) -> RegisteredSegment | None:
-        """See `SegmentCatalog.get`."""
-        with self._lock:
-            return self._segments.get(id_)
+    def forget_expired(self, ids: Iterable[str]) -> int:
+        """Drop their texts, unless they were registered anew meanwhile; how many went."""
+        ...
 
-    def find_external(self, external_id: str) -> RegisteredSegment | None:
-        """See `SegmentCatalog.find_external`."""
-        with self._lock:
-            return self._segments.get(self._by_external.get(external_id, ""))
+    def lapsed_pins(self) -> tuple[RegisteredSegment, ...]:
+        """Segments whose pin's time is over; told once, each is unpinned from now on."""
+        ...
 
-    def page(self, *, after: str | None = None, limit: int = 100) -> CatalogPage:
-        """See `SegmentCatalog.page`."""
-        with self._lock:
-            if after is not None and after not in self._segments:
-                raise RequestError(f"no segment {after} to list after", after=after)
-            segments: Iterable[RegisteredSegment] = list(self._segments.values())
-        rest: Sequence[RegisteredSegment] = list(segments)
-        if after is not None:
-            ids = [segment.id for segment in rest]
-            rest = rest[ids.index(SegmentId(after)) + 1 :]
-        return CatalogPage(tuple(rest[:limit]), len(rest) > limit)
-
-    def delete(self, id_: str) -> bool:
-        """See `SegmentCatalog.delete`."""
-        with self._lock:
-            segment = self._segments.pop(id_, None)
-            if segment is None:
-                return False
-            self._num_bytes -= len(segment.text.encode())
-            if segment.external_id is not None:
-                del self._by_external[segment.external_id]
-            return True
-
-    def _check_new(self, new: NewSegment) -> int:
-        if not new.text:
-            raise RequestError("a segment needs text")
-        check_text(new.text, "a segment's text")
-        num_bytes = len(new.text.encode())
-        if num_bytes > self._limits.segment_bytes:
-            raise RequestError(
-                f"a segment's text has {num_bytes} bytes, limit is {self._limits.segment_bytes}",
-                num_bytes=num_bytes,
-                limit_bytes=self._limits.segment_bytes,
-            )
-        return num_bytes
-
-    def _check_room(self, num_bytes: int) -> None:
-        if len(self._segments) >= self._limits.num_segments:
-            raise PoolExhausted(
-                f"{self._limits.num_segments} segments are registered, no more may be",
-                limit_segments=self._limits.num_segments,
-            )
-        if self._num_bytes + num_bytes > self._limits.total_bytes:
-            raise PoolExhausted(
-                f"registered texts would take {self._num_bytes + num_bytes} bytes, limit is "
-                f"{self._limits.total_bytes}",
-                needed_bytes=self._num_bytes + num_bytes,
-                limit_bytes=self._limits.total_bytes,
-            )
-
-    def _check_external(self, external_id: str | None, id_: SegmentId, replace_: bool) -> None:
-        if external_id is None or replace_:
-            return
-        named = self._by_external.get(external_id, id_)
-        if named != id_:
-            raise RequestError(
-                f"external id {external_id!r} names {named}, whose text is another",
-                external_id=external_id,
-                segment_id=named,
-            )
-
-    def _name(self, segment: RegisteredSegment, old_external_id: str | None) -> None:
-        """Point the external id at this segment, and at no other."""
-        if old_external_id is not None and old_external_id != segment.external_id:
-            del self._by_external[old_external_id]
-        if segment.external_id is None:
-            return
-        other = self._by_external.get(segment.external_id)
-        if other is not None and other != segment.id:
-            self._segments[other] = replace(self._segments[other], external_id=None)
-        self._by_external[segment.external_id] = segment.id
-
-
-def _described(segment: RegisteredSegment, new: NewSegment) -> RegisteredSegment:
-    """The segment with what was said anew about it."""
-    return replace(
-        segment,
-        external_id=segment.external_id if new.external_id is None else new.external_id,
-        title=segment.title if new.title is None else new.title,
-        metadata=segment.metadata if new.metadata is None else MappingProxyType(dict(new.metadata)),
-    )
+    def kept_specially(self) -> tuple[RegisteredSegment, ...]:
+        """Segments that are pinned or of another priority than usual."""
+        ...

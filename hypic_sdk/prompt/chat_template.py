@@ -72,6 +72,7 @@ class ChatTemplate:
         Raises:
             ModelFileError: a syntax error, with its line.
         """
+        self.source = source
         environment = make_environment(now)
         self._template = compile_template(environment, source)
         self._marked = compile_marked(environment, source)
@@ -81,6 +82,7 @@ class ChatTemplate:
         self._own_private_use = private_use(source) | {MESSAGE_MARK}
         # templates that look for a reply's reasoning in its text can not find it in a placeholder
         self._splits_reasoning = "</think>" in source
+        self._takes_parts = not self._shows_content() and self._shows_content(as_parts=True)
 
     @classmethod
     def from_folder(cls, folder: Path, tokenizer: PromptTokenizer) -> ChatTemplate | None:
@@ -135,6 +137,24 @@ class ChatTemplate:
         borders = self._borders(rendered, variables)
         return RenderedPrompt(pieces, tuple(_text_borders(borders, starts, len(rendered))))
 
+    def _shows_content(self, *, as_parts: bool = False) -> bool:
+        """Whether a question's text is shown when it is given as a string, or as a list of parts.
+
+        Templates that know messages as lists of parts alone show nothing of a string.
+        """
+        placeholders = Placeholders(self._own_private_use)
+        stand_in = placeholders.add(CallerText("?"), required=False, where="a trial")
+        message = {"role": "user", "content": _parts([stand_in]) if as_parts else stand_in}
+        variables = {
+            **self._special_tokens,
+            "messages": [message],
+            "tools": None,
+            "documents": None,
+            JSON_FORMS: placeholders.json_forms,
+        }
+        rendered = self._try_run(self._template, variables, asks=True)
+        return rendered is not None and stand_in in rendered
+
     def _check_options(self, options: Mapping[str, Any]) -> None:
         reserved = _RESERVED | self._special_tokens.keys()
         wrong = sorted(name for name in options if name in reserved or name.startswith("_"))
@@ -150,14 +170,15 @@ class ChatTemplate:
             message = _split_reasoning(message)
         # some templates show a call of tools instead of the text beside it
         may_drop = message.role == "assistant" and bool(message.extra.get("tool_calls"))
+        stand_ins = [
+            placeholders.add(
+                text, required=text.segment_id is not None or not may_drop, where=where
+            )
+            for text in message.content
+        ]
         values = {
             "role": message.role,
-            "content": "".join(
-                placeholders.add(
-                    text, required=text.segment_id is not None or not may_drop, where=where
-                )
-                for text in message.content
-            ),
+            "content": _parts(stand_ins) if self._takes_parts else "".join(stand_ins),
             **self._neutral(dict(message.extra), placeholders, where),
         }
         if message.reasoning is not None:
@@ -247,6 +268,11 @@ class ChatTemplate:
         return "".join(chunks)
 
 
+def _parts(stand_ins: Sequence[str]) -> list[dict[str, str]]:
+    """A message's content as a list of its texts."""
+    return [{"type": "text", "text": stand_in} for stand_in in stand_ins if stand_in]
+
+
 def _template_source(folder: Path) -> str | None:
     path = folder / TEMPLATE_FILE
     if path.is_file():
@@ -259,11 +285,23 @@ def _template_source(folder: Path) -> str | None:
             continue
         found = read_json(folder / name).get("chat_template")
         if isinstance(found, list):
-            named = {entry.get("name"): entry.get("template") for entry in found}
-            found = named.get("default")
-        if isinstance(found, str):
+            found = _named_template(found, folder / name)
+        if found is not None and not isinstance(found, str):
+            raise ModelFileError(
+                f"{folder / name}: chat_template must be a text or a list of named ones, "
+                f"got {type(found).__name__}"
+            )
+        if found is not None:
             return found
     return None
+
+
+def _named_template(entries: Sequence[Any], path: Path) -> Any:
+    """The template called `default` in a list of named ones, or the only one."""
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise ModelFileError(f"{path}: chat_template is a list, but not of named templates")
+    named = {str(entry.get("name")): entry.get("template") for entry in entries}
+    return next(iter(named.values())) if len(named) == 1 else named.get("default")
 
 
 def _split_reasoning(message: Message) -> Message:

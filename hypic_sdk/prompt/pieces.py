@@ -67,7 +67,11 @@ class TextBorder:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """The pieces of a prompt in order, and the borders between its messages (rising)."""
+    """The pieces of a prompt in order, and the borders between its messages (rising).
+
+    `degraded`: a code that says what was asked for and left undone; none: all was done.
+    """
 
     pieces: tuple[Piece, ...]
     borders: tuple[TextBorder, ...] = ()
+    degraded: str | None = None

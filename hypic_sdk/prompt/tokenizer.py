@@ -65,6 +65,9 @@ class PromptTokenizer:
         """
         self.special_tokens: Mapping[str, str] = MappingProxyType(_special_tokens(config))
         whole = dict(file)
+        problem = tokenizer_file.problem_of(whole)
+        if problem is not None:
+            raise ModelFileError(f"not a tokenizer: {problem}")
         piecewise = tokenizer_file.piecewise(whole)
         self._added = tokenizer_file.added_tokens(whole)
         self._hidden = frozenset(
@@ -126,6 +129,10 @@ class PromptTokenizer:
     def token_text(self, token_id: int) -> str:
         """The text of one token alone, special tokens by their names."""
         return str(self._template.decode([token_id], skip_special_tokens=False))
+
+    def is_added_token(self, text: str) -> bool:
+        """Whether a text is, as a whole, one of the added tokens."""
+        return text in self._added.values()
 
     def has_hidden(self, token_ids: Sequence[int]) -> bool:
         """Whether any of the ids is a special token, which `decode` leaves out."""
@@ -206,10 +213,17 @@ def _encoded(tokenizer: Tokenizer, text: str) -> Encoding:
 
     `encode` holds the interpreter's lock for its whole time, 2 s for a million characters, and an
     event loop in this process stands still; the call for batches lets go of it.
+
+    Raises:
+        ModelFileError: a tokenizer that can not.
     """
-    if len(text) < _LONG_CHARS:
-        return tokenizer.encode(text, add_special_tokens=False)
-    [encoding] = tokenizer.encode_batch([text], add_special_tokens=False)
+    try:
+        if len(text) < _LONG_CHARS:
+            return tokenizer.encode(text, add_special_tokens=False)
+        [encoding] = tokenizer.encode_batch([text], add_special_tokens=False)
+    except Exception as error:
+        # the library raises plain `Exception`, where a vocabulary lacks its own unknown token, say
+        raise ModelFileError(f"this tokenizer can not encode a text: {error}") from error
     return encoding
 
 

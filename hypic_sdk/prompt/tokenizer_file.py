@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 WORD_MARK = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space so
 
 # stands in a vocabulary list for a piece that may not be matched; a list has no holes
 _UNMATCHABLE = "\U0010fffe" * 16
+
+
+def problem_of(file: Mapping[str, Any]) -> str | None:
+    """What makes a file none that the rewrites here can read; none if they can."""
+    for number, entry in enumerate(_items(file, "added_tokens")):
+        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            return f"added token {number} has no content"
+        if not _is_id(entry.get("id")):
+            return f"added token {number} ({entry['content']!r}) has no id"
+    model = file.get("model")
+    if not isinstance(model, dict):
+        return "there is no model"
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        wrong = next((word for word, id_ in vocab.items() if not _is_id(id_)), None)
+        if wrong is not None:
+            return f"the word {wrong!r} has no id"
+    elif not isinstance(vocab, list) or not all(map(_is_scored, vocab)):
+        return "the vocabulary is neither words with ids nor words with scores"
+    if not all(map(_is_merge, _items(model, "merges"))):
+        return "a merge is no pair of words"
+    return None
+
+
+def _items(owner: Mapping[str, Any], name: str) -> list[Any]:
+    """A list, empty where there is none; one item that nothing accepts for anything else."""
+    found = owner.get(name)
+    return found if isinstance(found, list) else [] if found is None else [None]
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32
+
+
+def _is_scored(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
+
+
+def _is_merge(merge: Any) -> bool:
+    if isinstance(merge, str):
+        return " " in merge
+    return isinstance(merge, list) and len(merge) == 2 and all(isinstance(w, str) for w in merge)
 
 
 def piecewise(file: dict[str, Any]) -> dict[str, Any]:
@@ -97,6 +139,7 @@ def unknown_token_id(file: dict[str, Any]) -> int | None:
     if isinstance(model.get("unk_id"), int):
         return int(model["unk_id"])
     vocab = model.get("vocab")
-    if isinstance(vocab, dict) and model.get("unk_token") in vocab:
-        return int(vocab[model["unk_token"]])
+    unknown = model.get("unk_token")
+    if isinstance(vocab, dict) and isinstance(unknown, str) and unknown in vocab:
+        return int(vocab[unknown])
     return None

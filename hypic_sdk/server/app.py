@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
@@ -11,29 +12,32 @@ from hypic_sdk.server.drain import Drain
 from hypic_sdk.server.openapi import document
 from hypic_sdk.server.routes.table import ROUTES, Handler
 from hypic_sdk.server.settings import ServerSettings
-from hypic_sdk.server.site import SITE, Site
+from hypic_sdk.server.site import SITE, OpenService, Site
 from hypic_sdk.server.tenants import Tenants
+from hypic_sdk.server.tracing import Tracing, find_tracing
+from hypic_sdk.server.upkeep import Upkeep
 from hypic_sdk.server.work_pool import WorkPool
 from hypic_sdk.server.worker_status import WorkerStatus
-from hypic_sdk.service import Service
 from hypic_sdk.telemetry import Telemetry
 
 
 def create_app(
-    open_service: Callable[[str], Service],
+    open_service: OpenService,
     worker: WorkerStatus,
     *,
     settings: ServerSettings | None = None,
     tenants: Tenants | None = None,
     telemetry: Telemetry | None = None,
+    tracing: Tracing | None = None,
 ) -> web.Application:
     """The whole server.
 
     Args:
-        open_service: makes the service of a cache namespace; called once for each, on a thread
-            (`server.services.ServiceFactory` is one).
+        open_service: makes the service of a cache namespace, with limits for its texts; called
+            once for each, on a thread (`server.services.ServiceFactory` is one).
         worker: health and books of the worker behind these services.
         tenants: who may call; none: this machine only.
+        tracing: where spans go; none: OpenTelemetry's, if it is installed.
 
     Run it with `server.serving.serving`, which cancels the handler of a caller that went away.
     """
@@ -47,6 +51,7 @@ def create_app(
         settings=settings,
         tenants=tenants or Tenants(),
         telemetry=telemetry or Telemetry(),
+        tracing=tracing or find_tracing(),
         drain=Drain(),
         prepare=WorkPool(
             "prepare", num_threads=settings.prepare_threads, max_waiting=settings.max_waiting
@@ -72,6 +77,9 @@ def _openapi(text: str) -> Handler:
 
 
 async def _pools(app: web.Application) -> AsyncIterator[None]:
+    upkeep = asyncio.ensure_future(Upkeep(app[SITE]).run())
     yield
+    upkeep.cancel()
+    await asyncio.wait({upkeep})
     app[SITE].prepare.close()
     app[SITE].waiting.close()

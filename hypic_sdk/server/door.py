@@ -12,8 +12,17 @@ from aiohttp import web
 
 from hypic_sdk.errors import BodyTooLarge, HypicError, NotPermitted, RequestError
 from hypic_sdk.server.envelope import error_response
-from hypic_sdk.server.site import REQUEST_ID, TENANT, Site, request_id_of, site_of
-from hypic_sdk.service.service import new_id
+from hypic_sdk.server.site import (
+    ERROR_CODE,
+    REQUEST_ID,
+    TENANT,
+    TRACE,
+    Site,
+    request_id_of,
+    site_of,
+    trace_of,
+)
+from hypic_sdk.service.ids import new_id
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +37,8 @@ CLOSED_REQUEST = 499
 async def errors_and_metrics(request: web.Request, handler: Handler) -> web.StreamResponse:
     """The one error handler: whatever was raised becomes OpenAI's envelope, counted and logged."""
     site = site_of(request)
-    request[REQUEST_ID] = new_id("req")
+    request_id = request[REQUEST_ID] = new_id("req")
+    request[TRACE] = site.tracing.begin(request_id, request.headers)
     started_s = time.monotonic()
     status = CLOSED_REQUEST
     try:
@@ -58,6 +68,7 @@ async def _answer(site: Site, request: web.Request, handler: Handler) -> web.Str
         logger.exception("a handler failed request=%s", request_id_of(request))
         failure = HypicError("internal error; the log tells more under this request id")
     site.telemetry.errors.labels(failure.code).inc()
+    request[ERROR_CODE] = failure.code
     return error_response(
         failure,
         request_id=request_id_of(request),
@@ -70,6 +81,8 @@ async def _answer(site: Site, request: web.Request, handler: Handler) -> web.Str
 def _note(site: Site, request: web.Request, status: int, seconds: float) -> None:
     resource = request.match_info.route.resource
     route = "unknown" if resource is None else resource.canonical
+    trace_of(request).note(method=request.method, route=route, status=status)
+    trace_of(request).end(request.get(ERROR_CODE))
     site.telemetry.requests.labels(route, status).inc()
     site.telemetry.request_seconds.labels(route).observe(seconds)
     logger.info(

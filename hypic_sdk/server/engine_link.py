@@ -1,7 +1,8 @@
 """A worker in another process as the text wing sees one: `WorkerPort` over a channel.
 
 One thread receives; callers on any thread send.  Every accepted request gets its last event, also
-when the process dies: `lose_all` gives it.
+when the process dies.  One that nobody has heard of yet is then sent to the next process: alone, if
+it was in the batch (design 11).
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ import itertools
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, final
 
-from hypic_sdk.errors import HypicError, RequestError, WorkerError, WorkerLost, from_payload
+from hypic_sdk.errors import (
+    HypicError,
+    RequestCancelled,
+    RequestError,
+    WorkerError,
+    WorkerLost,
+    from_payload,
+)
 from hypic_sdk.prompt.segment import PromptPart
+from hypic_sdk.server.suspects import MAX_DEATHS, OpenRequest, Suspects, rejected
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
 from hypic_sdk.transport.control import (
@@ -25,34 +35,35 @@ from hypic_sdk.transport.control import (
     CancelRequest,
     EngineFailed,
     EngineReady,
+    FinishRequest,
+    PeerLost,
     Question,
+    RequestsBegun,
 )
-from hypic_sdk.transport.events import Event, failed, is_last
+from hypic_sdk.transport.events import Event, events_until_last, failed, is_last
 from hypic_sdk.transport.messages import EngineRequest, TokenEvent, WarmEvent, WarmRequest
 
 logger = logging.getLogger(__name__)
 
+HOLD_S = 120.0  # that a request waits for a process, or for its turn, before it is sent
+SUSPECT_WAIT_S = 30.0  # that a suspect waits before the others are held up for it
 ANSWER_TIMEOUT_S = 30.0  # a question is answered between two steps, each well under a second
-
-
-def events_until_last(events: queue.SimpleQueue[Event]) -> Iterator[Event]:
-    """Events as they come; ends after the last one."""
-    while True:
-        event = events.get()
-        yield event
-        if is_last(event):
-            return
 
 
 @final
 class EngineLink:
     """Requests to whichever engine process is there now; the supervisor attaches it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         # a stream that is collected cancels, and collection may come inside of any block
         self._lock = threading.RLock()
         self._channel: Channel | None = None
-        self._requests: dict[str, tuple[EngineRequest | WarmRequest, Callable[[Event], None]]] = {}
+        self._num_attached = 0
+        self._clock = clock
+        self._suspects = Suspects(clock)
+        self._requests: dict[str, OpenRequest] = {}
+        self._held: list[OpenRequest] = []  # of these, the ones that wait to be sent, in order
+        self._alone: OpenRequest | None = None  # a suspect that was sent
         self._asked: dict[int, Future[Any]] = {}
         self._ask_ids = itertools.count(1)
 
@@ -65,26 +76,88 @@ class EngineLink:
         """Whether a process takes requests now; never waits."""
         return self._channel is not None
 
+    def generation(self) -> int:
+        """How many processes there were so far: another number is another, empty store."""
+        return self._num_attached
+
     # -- the supervisor's side
 
     def attach(self, channel: Channel) -> None:
-        """A process is ready at the other end."""
+        """A process is ready at the other end; what waits for one is sent."""
         with self._lock:
             self._channel = channel
+            self._num_attached += 1
+            for one in self._held:
+                one.held_s = self._clock()  # from now on it waits for its turn
+            self._send_held()
 
-    def lose_all(self, error: HypicError) -> None:
-        """The process is gone: nothing more is sent to it, all that is open ends with `error`."""
+    def lose_process(self, error: WorkerLost) -> None:
+        """The process is gone: nothing more is sent to it, and what it had ends or waits."""
+        ended: list[tuple[OpenRequest, HypicError]] = []
         with self._lock:
-            self._channel = None
-            requests, self._requests = self._requests, {}
+            self._channel = self._alone = None
             asked, self._asked = self._asked, {}
-        for message, listener in requests.values():
-            self._tell(
-                listener,
-                failed(message.request_id, error, is_warm=isinstance(message, WarmRequest)),
-            )
+            sent = [one for one in self._requests.values() if one.is_sent]
+            self._suspects.note_death(sent)
+            for one in sent:
+                verdict = self._suspects.verdict(one, error)
+                if verdict is None:
+                    self._held.append(one)
+                else:
+                    del self._requests[one.message.request_id]
+                    ended.append((one, verdict))
+        self._tell_all(ended)
         for future in asked.values():
             future.set_exception(error)
+
+    def lose_all(self, error: HypicError) -> None:
+        """There will be no process: all that is open ends with `error`."""
+        with self._lock:
+            self._channel = self._alone = None
+            requests, self._requests, self._held = self._requests, {}, []
+            asked, self._asked = self._asked, {}
+        self._tell_all([(one, error) for one in requests.values()])
+        for future in asked.values():
+            future.set_exception(error)
+
+    def tick(self) -> None:
+        """Now and then: send what may go, end what waited too long to be sent."""
+        ended: list[tuple[OpenRequest, HypicError]] = []
+        with self._lock:
+            self._send_held()
+            for one in list(self._held):
+                if self._clock() - one.held_s > HOLD_S:
+                    self._held.remove(one)
+                    del self._requests[one.message.request_id]
+                    ended.append((one, WorkerLost(f"no engine took the request in {HOLD_S:g} s")))
+        self._tell_all(ended)
+
+    def _send_held(self) -> None:
+        """Send what may go, under the lock: suspects one by one, with nothing else in flight.
+
+        The others go first; only where a suspect has waited for long do they wait for it.
+        """
+        if self._channel is None or self._alone is not None:
+            return
+        suspects = [one for one in self._held if one.is_alone]
+        is_shut = bool(suspects) and self._clock() - suspects[0].held_s > SUSPECT_WAIT_S
+        for one in [] if is_shut else [one for one in self._held if not one.is_alone]:
+            self._send(one)
+        is_idle = not any(one.is_sent for one in self._requests.values())
+        if suspects and is_idle and self._send(suspects[0]):
+            self._alone = suspects[0]
+
+    def _send(self, one: OpenRequest) -> bool:
+        if not self._sent(one.message):
+            return False
+        one.is_sent = True
+        self._held.remove(one)
+        return True
+
+    def _tell_all(self, ended: Sequence[tuple[OpenRequest, HypicError]]) -> None:
+        for one, error in ended:
+            is_warm = isinstance(one.message, WarmRequest)
+            self._tell(one.listener, failed(one.message.request_id, error, is_warm=is_warm))
 
     def take(self, message: Message) -> None:
         """Hand on what the process said (events and answers)."""
@@ -92,6 +165,8 @@ class EngineLink:
             self._take_event(message)
         elif isinstance(message, Answer):
             self._take_answer(message)
+        elif isinstance(message, RequestsBegun):
+            self._take_begun(message)
         else:
             assert isinstance(message, EngineReady | EngineFailed), "engines send no requests"
             logger.error("the engine said %s a second time", type(message).__name__)
@@ -99,10 +174,28 @@ class EngineLink:
     def _take_event(self, event: Event) -> None:
         with self._lock:
             known = self._requests.get(event.request_id)
-            if known is not None and is_last(event):
-                del self._requests[event.request_id]
+            if known is not None:
+                known.has_spoken = True
+                if is_last(event):
+                    self._end(known, is_well=event.error is None)
         if known is not None:
-            self._tell(known[1], event)
+            self._tell(known.listener, event)
+
+    def _end(self, one: OpenRequest, *, is_well: bool) -> None:
+        """A request has its last event; under the lock."""
+        del self._requests[one.message.request_id]
+        if is_well:
+            self._suspects.clear(one.message)
+        if self._alone is one:
+            self._alone = None
+        if self._held:
+            self._send_held()
+
+    def _take_begun(self, begun: RequestsBegun) -> None:
+        with self._lock:
+            for request_id in begun.request_ids:
+                if request_id in self._requests:
+                    self._requests[request_id].has_begun = True
 
     def _take_answer(self, answer: Answer) -> None:
         with self._lock:
@@ -127,20 +220,32 @@ class EngineLink:
         message: EngineRequest | WarmRequest,
         on_event: Callable[[Event], None] | None = None,
     ) -> Iterator[Event]:
-        """Begin a request; without a process it ends at once with WorkerLost."""
+        """Begin a request; without a process, or as one that ends engines, it ends at once."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         listener = on_event or events.put
+        one = OpenRequest(message, listener, self._clock())
         with self._lock:
             if message.request_id in self._requests:
                 raise RequestError(
                     "a request of that id is in flight", request_id=message.request_id
                 )
-            if self._sent(message):
-                self._requests[message.request_id] = (message, listener)
-                return events_until_last(events)
-        lost = WorkerLost("the engine is starting; try again")
-        listener(failed(message.request_id, lost, is_warm=isinstance(message, WarmRequest)))
+            error = self._taken(one)
+        if error is not None:
+            self._tell_all([(one, error)])
         return events_until_last(events)
+
+    def _taken(self, one: OpenRequest) -> HypicError | None:
+        """Send the request or hold it, under the lock; or say why not."""
+        if self._channel is None:
+            return WorkerLost("the engine is starting; try again")
+        num_deaths = self._suspects.num_deaths(one.message)
+        if num_deaths >= MAX_DEATHS:
+            return rejected(one.message)
+        one.is_alone = num_deaths > 0
+        self._requests[one.message.request_id] = one
+        self._held.append(one)
+        self._send_held()
+        return None
 
     def _sent(self, message: Message) -> bool:
         """Whether a process took the message; to be called under the lock."""
@@ -155,13 +260,31 @@ class EngineLink:
     def cancel(self, request_id: str) -> None:
         """Ask for the end of a request."""
         with self._lock:
-            if request_id in self._requests:
+            one = self._requests.get(request_id)
+            if one is None:
+                return
+            if one.is_sent:
                 self._sent(CancelRequest(request_id))
+                return
+            self._held.remove(one)
+            self._end(one, is_well=False)
+        self._tell_all([(one, RequestCancelled("the request was cancelled"))])
+
+    def finish(self, request_id: str, reply_index: int = 0) -> None:
+        """Ask for the good end of one reply."""
+        with self._lock:
+            if request_id in self._requests:
+                self._sent(FinishRequest(request_id, reply_index))
+
+    def tell_lost_peer(self, worker: str) -> None:
+        """Another worker is gone."""
+        with self._lock:
+            self._sent(PeerLost(worker))
 
     def probe(self, parts: Sequence[PromptPart], namespace: str) -> Sequence[bool]:
         """Which entries are held; none while no process is there."""
         try:
-            held: Sequence[bool] = self._ask(Question.PROBE, tuple(parts), namespace)
+            held: Sequence[bool] = self.ask(Question.PROBE, parts, namespace)
         except WorkerLost:
             return [False] * len(parts)
         return held
@@ -169,23 +292,27 @@ class EngineLink:
     def delete(self, parts: Sequence[PromptPart], namespace: str) -> None:
         """Drop entries.  Without a process there are none."""
         try:
-            self._ask(Question.DELETE, tuple(parts), namespace)
+            self.ask(Question.DELETE, parts, namespace)
         except WorkerLost:
             logger.info("nothing to delete: no engine holds entries")
 
     def usage(self) -> dict[str, Any]:
         """Bytes of the store by state.  Raises WorkerLost while no process is there."""
-        usage: dict[str, Any] = self._ask(Question.USAGE)
+        usage: dict[str, Any] = self.ask(Question.USAGE)
         return usage
 
-    def _ask(
-        self, question: Question, parts: tuple[PromptPart, ...] = (), namespace: str = ""
+    def ask(
+        self,
+        question: Question,
+        parts: Sequence[PromptPart] = (),
+        namespace: str = "",
+        number: int = 0,
     ) -> Any:
         """Send a question and wait for its answer; never on an event loop."""
         future: Future[Any] = Future()
         ask_id = next(self._ask_ids)
         with self._lock:
-            if not self._sent(Ask(ask_id, question, parts, namespace)):
+            if not self._sent(Ask(ask_id, question, tuple(parts), namespace, number)):
                 raise WorkerLost("the engine is starting; try again")
             self._asked[ask_id] = future
         try:

@@ -11,16 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypic_sdk.config import EngineConfig
-from hypic_sdk.errors import WorkerError
+from hypic_sdk.errors import ConfigError, WorkerError
 from hypic_sdk.server.app import create_app
+from hypic_sdk.server.fleet import Fleet
+from hypic_sdk.server.segment_file import SegmentFile
 from hypic_sdk.server.services import OpenCatalog, ServiceFactory
 from hypic_sdk.server.serving import serving
 from hypic_sdk.server.settings import ServerSettings
-from hypic_sdk.server.sqlite_catalog import SegmentFile, SqliteCatalog
+from hypic_sdk.server.sqlite_catalog import SqliteCatalog
 from hypic_sdk.server.supervisor import EngineState, EngineSupervisor
 from hypic_sdk.server.tenants import Tenants
 from hypic_sdk.service import ModelFacts
 from hypic_sdk.transport.control import EngineReady
+from hypic_sdk.transport.messages import SamplingParams
 from hypic_sdk.transport.process_settings import ProcessSettings
 
 logger = logging.getLogger(__name__)
@@ -41,7 +44,10 @@ class LaunchSettings:
     load_timeout_s: float = 1800.0
     log_level: str = "INFO"
     engine: EngineConfig = field(default_factory=EngineConfig)
+    is_scripted: bool = False  # no model: a script answers, with the folder's tokenizer
+    script_file: Path | None = None  # none: what is built in
     server: ServerSettings = field(default_factory=ServerSettings)
+    num_workers: int = 1  # engine processes behind one router
 
 
 async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> None:
@@ -57,8 +63,7 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tenants = Tenants() if settings.keys_file is None else Tenants.from_file(settings.keys_file)
-    process = ProcessSettings(str(settings.model_folder), settings.engine, settings.log_level)
-    supervisor = EngineSupervisor(process)
+    supervisor = _engines(settings)
     with ExitStack() as stack:
         open_catalog = _registry(settings.segments_file, stack)
         stack.callback(supervisor.stop)
@@ -71,6 +76,8 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
             supervisor.link,
             model_name=settings.model_name,
             facts=ModelFacts(settings.engine.reuse, ready.conv_width, ready.max_context_tokens),
+            # how the packaged model wants to be sampled is nothing to a script
+            sampling=SamplingParams() if settings.is_scripted else None,
             open_catalog=open_catalog,
         )
         factory.check_model(ready.vocab_size, ready.eos_token_ids)
@@ -78,6 +85,23 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
         async with serving(app, host=settings.host, port=settings.port) as url:
             on_ready(url)
             await _until_stopped(supervisor, stop)
+
+
+def _engines(settings: LaunchSettings) -> EngineSupervisor | Fleet:
+    """The engine process that these settings want, or several."""
+    process = ProcessSettings(
+        str(settings.model_folder),
+        settings.engine,
+        settings.log_level,
+        script_file=None if settings.script_file is None else str(settings.script_file),
+    )
+    if settings.num_workers > 1:
+        if settings.is_scripted:
+            raise ConfigError("a script is one worker: leave --workers at 1")
+        return Fleet(process, settings.num_workers)
+    if settings.is_scripted:
+        return EngineSupervisor(process, module="hypic_sdk.scripted.process")
+    return EngineSupervisor(process)
 
 
 def _registry(path: Path | None, stack: ExitStack) -> OpenCatalog | None:
@@ -89,11 +113,13 @@ def _registry(path: Path | None, stack: ExitStack) -> OpenCatalog | None:
     if path is None:
         return None
     file = stack.enter_context(SegmentFile(path))
-    return lambda namespace, tokenizer: SqliteCatalog(file, namespace, tokenizer)
+    return lambda namespace, tokenizer, limits: SqliteCatalog(
+        file, namespace, tokenizer, limits=limits
+    )
 
 
 async def _ready(
-    supervisor: EngineSupervisor, settings: LaunchSettings, stop: asyncio.Event
+    supervisor: EngineSupervisor | Fleet, settings: LaunchSettings, stop: asyncio.Event
 ) -> EngineReady | None:
     """What the engine says of itself when it is ready; none if it is to end before that."""
     waiting = asyncio.ensure_future(
@@ -110,7 +136,7 @@ async def _ready(
     return waiting.result()
 
 
-async def _until_stopped(supervisor: EngineSupervisor, stop: asyncio.Event) -> None:
+async def _until_stopped(supervisor: EngineSupervisor | Fleet, stop: asyncio.Event) -> None:
     """Wait for the signal.
 
     Raises:

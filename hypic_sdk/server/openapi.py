@@ -69,17 +69,22 @@ def _operation(route: Route, refs: Any) -> dict[str, Any]:
         replies[str(route.status)] = _json("as asked", refs[route.reply, "serialization"])
     if route.streams:
         content = replies[str(route.status)].setdefault("content", {})
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # events, each of its own kind
     operation: dict[str, Any] = {"summary": said, "responses": replies}
     if route.body is not None:
         body = _json("", refs[route.body, "validation"])
         operation["requestBody"] = {"required": True, "content": body["content"]}
-    names = re.findall(r"{(\w+)}", route.path)
-    if names:
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    parameters += [
+        {"name": one.name, "in": "query", "description": one.description,
+         "schema": {"type": one.type}}
+        for one in route.query
+    ]  # fmt: skip
+    if parameters:
+        operation["parameters"] = parameters
     return operation
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hypic_sdk.errors import RequestError
+from hypic_sdk.prompt.catalog import Metadata
+from hypic_sdk.server.bodies import loaded
 from hypic_sdk.wire.limits import MAX_PAGE
+from hypic_sdk.wire.parse import parse
+from hypic_sdk.wire.segments import SegmentQuery
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -22,3 +26,15 @@ def page_query(request: web.Request) -> tuple[str | None, int]:
     if not 1 <= limit <= MAX_PAGE:
         raise RequestError(f"limit is a number from 1 to {MAX_PAGE}", param="limit", limit=MAX_PAGE)
     return request.query.get("after"), limit
+
+
+def said_query(request: web.Request) -> Metadata | None:
+    """`metadata`: a JSON object that metadata must say.
+
+    Raises:
+        RequestError: something else.
+    """
+    text = request.query.get("metadata")
+    if text is None:
+        return None
+    return parse(SegmentQuery, {"metadata": loaded(text.encode("utf-8", "replace"))}).metadata

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, final
 
-from hypic_sdk.prompt.catalog import MemoryCatalog, SegmentCatalog
+from hypic_sdk.prompt.catalog import CatalogLimits, SegmentCatalog
 from hypic_sdk.prompt.chat_template import ChatTemplate
+from hypic_sdk.prompt.memory_catalog import MemoryCatalog
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.service import ModelFacts, Service, WorkerPort
 from hypic_sdk.service.sampling_defaults import sampling_defaults
 from hypic_sdk.transport.messages import SamplingParams
 
-OpenCatalog = Callable[[str, PromptTokenizer], SegmentCatalog]
+OpenCatalog = Callable[[str, PromptTokenizer, CatalogLimits], SegmentCatalog]
 
 
 @final
@@ -49,10 +50,13 @@ class ServiceFactory:
         *,
         model_name: str,
         facts: ModelFacts | None = None,
+        sampling: SamplingParams | None = None,
         open_catalog: OpenCatalog | None = None,
     ) -> Self:
         """With the tokenizer, chat template and sampling defaults of a model folder.
 
+        Args:
+            sampling: instead of the folder's.
         Raises:
             ModelFileError: one of them can not be read.
         """
@@ -63,7 +67,7 @@ class ServiceFactory:
             worker=worker,
             model_name=model_name,
             facts=facts,
-            sampling=sampling_defaults(folder),
+            sampling=sampling or sampling_defaults(folder),
             open_catalog=open_catalog,
         )
 
@@ -72,12 +76,12 @@ class ServiceFactory:
         self._tokenizer.check_vocab_size(vocab_size)
         self._tokenizer.check_end_tokens(end_token_ids)
 
-    def __call__(self, namespace: str) -> Service:
-        """The service of a namespace, made anew."""
+    def __call__(self, namespace: str, limits: CatalogLimits | None = None) -> Service:
+        """The service of a namespace, made anew; `limits` are those of its registered texts."""
         return Service(
             tokenizer=self._tokenizer,
             template=self._template,
-            catalog=self._open_catalog(namespace, self._tokenizer),
+            catalog=self._open_catalog(namespace, self._tokenizer, limits or CatalogLimits()),
             worker=self._worker,
             model_name=self._model_name,
             facts=self._facts,
@@ -86,6 +90,6 @@ class ServiceFactory:
         )
 
 
-def _in_memory(namespace: str, tokenizer: PromptTokenizer) -> SegmentCatalog:
+def _in_memory(namespace: str, tokenizer: PromptTokenizer, limits: CatalogLimits) -> SegmentCatalog:
     del namespace  # each has a catalog of its own anyway
-    return MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint)
+    return MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint, limits=limits)

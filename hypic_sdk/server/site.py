@@ -11,25 +11,33 @@ from typing import final
 from aiohttp import web
 
 from hypic_sdk.errors import CapacityError, QueueFull
+from hypic_sdk.prompt.catalog import CatalogLimits
 from hypic_sdk.server.drain import Drain
+from hypic_sdk.server.quota import Quota
 from hypic_sdk.server.settings import ServerSettings
 from hypic_sdk.server.tenants import Tenant, Tenants
+from hypic_sdk.server.tracing import Trace, Tracing
 from hypic_sdk.server.warm_board import WarmBoard
 from hypic_sdk.server.work_pool import WorkPool
 from hypic_sdk.server.worker_status import WorkerStatus
 from hypic_sdk.service import Service
 from hypic_sdk.telemetry import Telemetry
 
+OpenService = Callable[[str, CatalogLimits], Service]
+
 
 @final
 class Desk:
     """One tenant's service, warm jobs and quota."""
 
-    def __init__(self, service: Service, settings: ServerSettings) -> None:
+    def __init__(self, service: Service, quota: Quota, *, keep_jobs_s: float) -> None:
         self.service = service
-        self.jobs = WarmBoard(max_running=settings.max_warm_jobs, keep_s=settings.keep_jobs_s)
-        self._max_in_flight = settings.max_in_flight
-        self._num_in_flight = 0
+        self.quota = quota
+        self.jobs = WarmBoard(max_running=quota.warm_jobs, keep_s=keep_jobs_s)
+        self.generation = 0  # of the store that knows this tenant's wishes
+        self.num_in_flight = 0
+        service.segments.keeper.cached_bytes_limit = quota.cached_bytes
+        service.segments.keeper.pinned_bytes_limit = quota.pinned_bytes
         self._cancels: dict[str, Callable[[], None]] = {}
 
     @contextmanager
@@ -39,16 +47,17 @@ class Desk:
         Raises:
             QueueFull: the tenant has as many as it may have.
         """
-        if self._num_in_flight >= self._max_in_flight:
+        if self.num_in_flight >= self.quota.in_flight:
             raise QueueFull(
-                f"{self._num_in_flight} requests are in flight, no more may be",
-                limit=self._max_in_flight,
+                f"{self.num_in_flight} requests are in flight, no more may be",
+                quota="in_flight",
+                limit=self.quota.in_flight,
             )
-        self._num_in_flight += 1
+        self.num_in_flight += 1
         try:
             yield
         finally:
-            self._num_in_flight -= 1
+            self.num_in_flight -= 1
 
     @contextmanager
     def cancelled_by(self, request_id: str, cancel: Callable[[], None]) -> Iterator[None]:
@@ -72,11 +81,12 @@ class Desk:
 class Site:
     """Everything of one application; made when it starts, on its loop."""
 
-    open_service: Callable[[str], Service]
+    open_service: OpenService
     worker: WorkerStatus
     settings: ServerSettings
     tenants: Tenants
     telemetry: Telemetry
+    tracing: Tracing
     drain: Drain
     prepare: WorkPool
     waiting: WorkPool
@@ -92,8 +102,9 @@ class Site:
         return await asyncio.shield(task)
 
     async def _open(self, tenant: Tenant) -> Desk:
-        service = await self.waiting.run(self.open_service, tenant.namespace)
-        return Desk(service, self.settings)
+        quota = tenant.quota or self.settings.quota
+        service = await self.waiting.run(self.open_service, tenant.namespace, quota.of_texts)
+        return Desk(service, quota, keep_jobs_s=self.settings.keep_jobs_s)
 
     def check_ready(self) -> None:
         """Raises CapacityError: the engine is not there yet, or is being started again."""
@@ -104,6 +115,8 @@ class Site:
 SITE = web.AppKey("hypic_site", Site)
 REQUEST_ID = web.RequestKey("hypic_request_id", str)
 TENANT = web.RequestKey("hypic_tenant", Tenant)
+TRACE = web.RequestKey("hypic_trace", Trace)
+ERROR_CODE = web.RequestKey("hypic_error_code", str)
 
 
 def site_of(request: web.Request) -> Site:
@@ -114,6 +127,11 @@ def site_of(request: web.Request) -> Site:
 def request_id_of(request: web.Request) -> str:
     """The id of a call, by which logs know it."""
     return request[REQUEST_ID]
+
+
+def trace_of(request: web.Request) -> Trace:
+    """What a call is traced by."""
+    return request[TRACE]
 
 
 async def desk_of(request: web.Request) -> Desk:

@@ -4,109 +4,31 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from types import MappingProxyType
-from typing import Any, Self, final
+from typing import Any, final
 
-from hypic_sdk.errors import ConfigError, PoolExhausted, RequestError
-from hypic_sdk.prompt.catalog import CatalogLimits, CatalogPage, NewSegment, RegisteredSegment
+from hypic_sdk.errors import RequestError
+from hypic_sdk.prompt.catalog import (
+    CatalogLimits,
+    CatalogPage,
+    CatalogUsage,
+    Metadata,
+    NewSegment,
+    RegisteredSegment,
+    check_external,
+    ends_at,
+)
 from hypic_sdk.prompt.segment import SegmentId, segment_id, token_bytes
-from hypic_sdk.prompt.tokenizer import PromptTokenizer, check_text
+from hypic_sdk.prompt.tokenizer import PromptTokenizer
+from hypic_sdk.server.segment_file import SegmentFile
 
-_VERSION = 1
-_TABLES = f"""
-CREATE TABLE IF NOT EXISTS segments (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of registration
-    namespace TEXT NOT NULL,
-    id TEXT NOT NULL,
-    text TEXT NOT NULL,
-    num_bytes INTEGER NOT NULL,
-    packed_ids BLOB NOT NULL,
-    tokenizer_fingerprint TEXT NOT NULL,
-    created_at INTEGER NOT NULL,
-    external_id TEXT,
-    title TEXT,
-    metadata TEXT NOT NULL DEFAULT '{{}}',
-    UNIQUE (namespace, id),
-    UNIQUE (namespace, external_id)
-);
--- counts and sizes are read from here, without touching a text
-CREATE INDEX IF NOT EXISTS sizes ON segments (namespace, num_bytes);
-PRAGMA user_version = {_VERSION};
-"""
-_COLUMNS = "id, text, packed_ids, tokenizer_fingerprint, created_at, external_id, title, metadata"
-
-
-@final
-class SegmentFile:
-    """One SQLite file with the segments of every tenant; a context manager.
-
-    One connection, one writer at a time.  A commit survives the death of this process.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Open or make the file, readable by its owner only.
-
-        Raises:
-            ConfigError: a place that can not be written, or a file of something else.
-        """
-        self._lock = threading.RLock()
-        try:
-            path.touch(mode=0o600)
-            path.chmod(0o600)
-            self._connection = sqlite3.connect(
-                path, check_same_thread=False, isolation_level=None, timeout=30.0
-            )
-            self._set_up(path)
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"the segments file {path} can not be used: {error}") from error
-
-    def _set_up(self, path: Path) -> None:
-        [version] = self._connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, _VERSION):
-            raise ConfigError(f"{path} is of version {version}, this program knows {_VERSION}")
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        # a deleted text is overwritten, not only forgotten
-        self._connection.execute("PRAGMA secure_delete = ON")
-        self._connection.executescript(_TABLES)
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of the block or nothing."""
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
-
-    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
-        with self._lock, closing(self._connection.execute(statement, values)) as cursor:
-            return cursor.fetchall()
-
-    def forget_log(self) -> None:
-        """Empty the write-ahead log, in which deleted texts would otherwise still stand."""
-        with self._lock:
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def close(self) -> None:
-        """Close the file.  A second time does nothing."""
-        with self._lock:
-            self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
+_COLUMNS = (
+    "id, text, packed_ids, tokenizer_fingerprint, created_at, external_id, title, metadata, "
+    "expires_at, priority, is_pinned, pin_expires_at"
+)
+_LIVE = "namespace = ? AND (expires_at IS NULL OR expires_at > ?)"
 
 
 @final
@@ -132,26 +54,28 @@ class SqliteCatalog:
         self, new: NewSegment, *, replace_external: bool = False
     ) -> tuple[RegisteredSegment, bool]:
         """See `SegmentCatalog.register`."""
-        num_bytes = self._check_new(new)
+        num_bytes = self._limits.bytes_of(new)
         id_ = segment_id(new.text)
-        known = self.get(id_)
         # tokenised outside the transaction; a race only means that the same ids are made twice
-        packed = self._packed_ids(new.text, known)
+        packed = self._packed_ids(new.text, self.get(id_))
+        now_s = self._now_s()
         with self._file.writing() as connection:
-            created = self.get(id_) is None
-            self._check_external(new.external_id, id_, replace_external)
-            if created:
-                self._check_room(num_bytes)
-                connection.execute(
-                    "INSERT INTO segments (namespace, id, text, num_bytes, packed_ids, "
-                    "tokenizer_fingerprint, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (self._namespace, id_, new.text, num_bytes, packed,
-                     self._tokenizer.fingerprint, int(self._now_s())),
-                )  # fmt: skip
-            self._describe(connection, id_, new, packed)
-        segment = self.get(id_)
-        assert segment is not None, "it was written just now"
-        return segment, created
+            known = self.get(id_)
+            named = None if new.external_id is None else self.find_external(new.external_id)
+            check_external(
+                new.external_id,
+                id_,
+                None if named is None else named.id,
+                replace_external=replace_external,
+            )
+            if known is None:
+                self._limits.check_room(self.usage(), num_bytes)
+                self._insert(connection, id_, new.text, num_bytes, packed, int(now_s))
+            known_end = None if known is None else known.expires_at
+            self._describe(connection, id_, new, packed, ends_at(new, now_s, known_end))
+            # as of the same moment: a short time to live may be over by now
+            [segment] = self._live("AND id = ?", id_, now_s=now_s)
+        return segment, known is None
 
     def _packed_ids(self, text: str, known: RegisteredSegment | None) -> bytes:
         """The ids of a text, made anew if another tokenizer made those that are kept."""
@@ -162,8 +86,27 @@ class SqliteCatalog:
             raise RequestError("a segment needs at least one token")
         return packed
 
+    def _insert(
+        self, connection: sqlite3.Connection, id_: str, text: str, num_bytes: int, packed: bytes,
+        now_s: int,
+    ) -> None:  # fmt: skip
+        """Write a text that nobody finds, over one whose time is over."""
+        connection.execute(
+            "DELETE FROM segments WHERE namespace = ? AND id = ?", (self._namespace, id_)
+        )
+        connection.execute(
+            "INSERT INTO segments (namespace, id, text, num_bytes, packed_ids, "
+            "tokenizer_fingerprint, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (self._namespace, id_, text, num_bytes, packed, self._tokenizer.fingerprint, now_s),
+        )
+
     def _describe(
-        self, connection: sqlite3.Connection, id_: str, new: NewSegment, packed: bytes
+        self,
+        connection: sqlite3.Connection,
+        id_: str,
+        new: NewSegment,
+        packed: bytes,
+        expires_at: int | None,
     ) -> None:
         """Write what was said anew; what was left out stays."""
         if new.external_id is not None:
@@ -174,10 +117,11 @@ class SqliteCatalog:
         metadata = None if new.metadata is None else json.dumps(dict(new.metadata))
         connection.execute(
             "UPDATE segments SET external_id = coalesce(?, external_id), "
-            "title = coalesce(?, title), metadata = coalesce(?, metadata), packed_ids = ?, "
+            "title = coalesce(?, title), metadata = coalesce(?, metadata), "
+            "priority = coalesce(?, priority), expires_at = ?, packed_ids = ?, "
             "tokenizer_fingerprint = ? WHERE namespace = ? AND id = ?",
-            (new.external_id, new.title, metadata, packed, self._tokenizer.fingerprint,
-             self._namespace, id_),
+            (new.external_id, new.title, metadata, new.priority, expires_at, packed,
+             self._tokenizer.fingerprint, self._namespace, id_),
         )  # fmt: skip
 
     def get(self, id_: str) -> RegisteredSegment | None:
@@ -189,14 +133,25 @@ class SqliteCatalog:
         return self._one("external_id", external_id)
 
     def _one(self, column: str, value: str) -> RegisteredSegment | None:
-        rows = self._file.rows(
-            f"SELECT {_COLUMNS} FROM segments WHERE namespace = ? AND {column} = ?",
-            self._namespace,
-            value,
-        )
-        return _segment(rows[0]) if rows else None
+        found = self._live(f"AND {column} = ?", value)
+        return found[0] if found else None
 
-    def page(self, *, after: str | None = None, limit: int = 100) -> CatalogPage:
+    def _live(
+        self, condition: str, *values: Any, now_s: float | None = None
+    ) -> list[RegisteredSegment]:
+        """Segments whose time is not over, as they are then (none: now)."""
+        now_s = self._now_s() if now_s is None else now_s
+        rows = self._file.rows(
+            f"SELECT {_COLUMNS} FROM segments WHERE {_LIVE} {condition}",
+            self._namespace,
+            now_s,
+            *values,
+        )
+        return [_segment(row).as_of(now_s) for row in rows]
+
+    def page(
+        self, *, after: str | None = None, limit: int = 100, says: Metadata | None = None
+    ) -> CatalogPage:
         """See `SegmentCatalog.page`."""
         number = 0
         if after is not None:
@@ -206,72 +161,101 @@ class SqliteCatalog:
             if not rows:
                 raise RequestError(f"no segment {after} to list after", after=after)
             [(number,)] = rows
-        rows = self._file.rows(
-            f"SELECT {_COLUMNS} FROM segments WHERE namespace = ? AND number > ? "
-            "ORDER BY number LIMIT ?",
-            self._namespace,
-            number,
-            limit + 1,
-        )
-        return CatalogPage(tuple(map(_segment, rows[:limit])), len(rows) > limit)
+        condition = "AND number > ?"
+        values: list[Any] = [number]
+        if says is not None:
+            condition += " AND says(metadata, ?)"
+            values.append(json.dumps(dict(says), sort_keys=True))
+        found = self._live(f"{condition} ORDER BY number LIMIT ?", *values, limit + 1)
+        return CatalogPage(tuple(found[:limit]), len(found) > limit)
 
     def delete(self, id_: str) -> bool:
         """See `SegmentCatalog.delete`."""
+        return bool(self.delete_many([id_]))
+
+    def delete_many(self, ids: Iterable[str]) -> set[str]:
+        """See `SegmentCatalog.delete_many`."""
+        return self._delete(ids, _LIVE)
+
+    def _delete(self, ids: Iterable[str], condition: str) -> set[str]:
+        now_s = self._now_s()
         with self._file.writing() as connection:
-            done = connection.execute(
-                "DELETE FROM segments WHERE namespace = ? AND id = ?", (self._namespace, id_)
-            )
-            deleted = done.rowcount > 0
-        if deleted:
+            gone = {
+                id_
+                for id_ in ids
+                if connection.execute(
+                    f"DELETE FROM segments WHERE {condition} AND id = ?",
+                    (self._namespace, now_s, id_),
+                ).rowcount
+            }
+        if gone:
             self._file.forget_log()
-        return deleted
+        return gone
 
-    def _check_new(self, new: NewSegment) -> int:
-        if not new.text:
-            raise RequestError("a segment needs text")
-        check_text(new.text, "a segment's text")
-        num_bytes = len(new.text.encode())
-        if num_bytes > self._limits.segment_bytes:
-            raise RequestError(
-                f"a segment's text has {num_bytes} bytes, limit is {self._limits.segment_bytes}",
-                num_bytes=num_bytes,
-                limit_bytes=self._limits.segment_bytes,
+    def set_pin(
+        self, id_: str, *, is_pinned: bool, expires_at: int | None = None
+    ) -> RegisteredSegment | None:
+        """See `SegmentCatalog.set_pin`."""
+        with self._file.writing() as connection:
+            connection.execute(
+                f"UPDATE segments SET is_pinned = ?, pin_expires_at = ? WHERE {_LIVE} AND id = ?",
+                (is_pinned, expires_at, self._namespace, self._now_s(), id_),
             )
-        return num_bytes
+        return self.get(id_)
 
-    def _check_room(self, num_bytes: int) -> None:
-        [(num_segments, total_bytes)] = self._file.rows(
-            "SELECT count(*), coalesce(sum(num_bytes), 0) FROM segments WHERE namespace = ?",
+    def usage(self) -> CatalogUsage:
+        """See `SegmentCatalog.usage`."""
+        [(num_segments, num_bytes)] = self._file.rows(
+            f"SELECT count(*), coalesce(sum(num_bytes), 0) FROM segments WHERE {_LIVE}",
             self._namespace,
+            self._now_s(),
         )
-        if num_segments >= self._limits.num_segments:
-            raise PoolExhausted(
-                f"{num_segments} segments are registered, no more may be",
-                limit_segments=self._limits.num_segments,
-            )
-        if total_bytes + num_bytes > self._limits.total_bytes:
-            raise PoolExhausted(
-                f"registered texts would take {total_bytes + num_bytes} bytes, limit is "
-                f"{self._limits.total_bytes}",
-                needed_bytes=total_bytes + num_bytes,
-                limit_bytes=self._limits.total_bytes,
-            )
+        return CatalogUsage(num_segments, num_bytes)
 
-    def _check_external(self, external_id: str | None, id_: SegmentId, replace_: bool) -> None:
-        if external_id is None or replace_:
-            return
-        named = self.find_external(external_id)
-        if named is not None and named.id != id_:
-            raise RequestError(
-                f"external id {external_id!r} names {named.id}, whose text is another",
-                external_id=external_id,
-                segment_id=named.id,
+    def expired(self) -> tuple[RegisteredSegment, ...]:
+        """See `SegmentCatalog.expired`."""
+        rows = self._file.rows(
+            f"SELECT {_COLUMNS} FROM segments WHERE namespace = ? AND expires_at <= ?",
+            self._namespace,
+            self._now_s(),
+        )
+        return tuple(map(_segment, rows))
+
+    def forget_expired(self, ids: Iterable[str]) -> int:
+        """See `SegmentCatalog.forget_expired`."""
+        return len(self._delete(ids, "namespace = ? AND expires_at <= ?"))
+
+    def lapsed_pins(self) -> tuple[RegisteredSegment, ...]:
+        """See `SegmentCatalog.lapsed_pins`."""
+        with self._file.writing() as connection:
+            lapsed = self._live("AND is_pinned AND pin_expires_at <= ?", self._now_s())
+            connection.executemany(
+                "UPDATE segments SET is_pinned = 0, pin_expires_at = NULL "
+                "WHERE namespace = ? AND id = ?",
+                [(self._namespace, one.id) for one in lapsed],
             )
+        return tuple(lapsed)
+
+    def kept_specially(self) -> tuple[RegisteredSegment, ...]:
+        """See `SegmentCatalog.kept_specially`."""
+        found = self._live("AND (is_pinned OR priority != 50) ORDER BY number")
+        return tuple(one for one in found if one.is_kept_specially)
 
 
 def _segment(row: tuple[Any, ...]) -> RegisteredSegment:
-    id_, text, packed, fingerprint, created_at, external_id, title, metadata = row
-    said = MappingProxyType(json.loads(metadata))
+    id_, text, packed, fingerprint, created_at, external_id, title, metadata, *kept = row
+    expires_at, priority, is_pinned, pin_expires_at = kept
     return RegisteredSegment(
-        SegmentId(id_), text, packed, fingerprint, created_at, external_id, title, said
+        SegmentId(id_),
+        text,
+        packed,
+        fingerprint,
+        created_at,
+        external_id,
+        title,
+        MappingProxyType(json.loads(metadata)),
+        expires_at,
+        priority,
+        bool(is_pinned),
+        pin_expires_at,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import Protocol, Self, final
 
 import msgspec
 
@@ -21,12 +21,14 @@ from hypic_sdk.errors import HypicError, WorkerError, WorkerLost, from_payload
 from hypic_sdk.server.engine_link import EngineLink
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
-from hypic_sdk.transport.control import EngineFailed, EngineReady
+from hypic_sdk.transport.control import Alive, EngineFailed, EngineReady
 from hypic_sdk.transport.process_settings import SETTINGS_FILE, ProcessSettings
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1  # how soon a dead process is noticed
+CONNECT_TIMEOUT_S = 5.0  # from an engine's first word to its hearing ours
+HUNG_AFTER_S = 15.0  # signs of life come about once a second
 STOP_TIMEOUT_S = 5.0  # from asking a process to end to killing it
 MAX_BACKOFF_S = 30.0  # between starts of an engine that keeps dying
 
@@ -50,17 +52,54 @@ class EngineHealth:
     error: HypicError | None = None
 
 
+class Place(Protocol):
+    """Where a process stands among several: what it is started with, who hears of it."""
+
+    def settings(self, base: ProcessSettings, num_restarts: int) -> ProcessSettings:
+        """What the next process is started with."""
+        ...
+
+    def ready(self, supervisor: EngineSupervisor, num_restarts: int) -> None:
+        """The process takes requests."""
+        ...
+
+    def heard(self, num_restarts: int) -> None:
+        """The process said something."""
+        ...
+
+    def lost(self, num_restarts: int) -> None:
+        """The process is gone."""
+        ...
+
+
 @final
 class EngineSupervisor:
     """Runs an engine process on a thread of its own, and `link` over it.
 
-    A process that dies is noticed at once: what was in flight ends with WorkerLost, readiness is
-    false, and another is started, after a pause that grows while none lives long.  One that
-    says it can not start is not started again.
+    A process that dies is noticed at once: what it had begun to answer ends with WorkerLost, what
+    nobody has heard of yet is kept for the next (`EngineLink`), readiness is false, and another is
+    started, after a pause that grows while none lives long.  One that says it can not start is not
+    started again.
     """
 
-    def __init__(self, settings: ProcessSettings) -> None:
+    def __init__(
+        self,
+        settings: ProcessSettings,
+        *,
+        module: str = "hypic_sdk.engine.process",
+        place: Place | None = None,
+        hung_after_s: float = HUNG_AFTER_S,
+    ) -> None:
+        """
+        Args:
+            module: what the process runs.
+            place: among other workers; none: there are no others.
+            hung_after_s: how long one of several may be silent before it is ended.
+        """
+        self._hung_after_s = hung_after_s
+        self._place = place
         self.link = EngineLink()
+        self._module = module
         self._settings = settings
         self._changed = threading.Condition()
         self._health = EngineHealth(EngineState.STARTING, 0)
@@ -98,6 +137,10 @@ class EngineSupervisor:
             return health.ready
         raise health.error or WorkerLost(f"the engine is not ready after {timeout_s:g} s")
 
+    def ask_to_stop(self) -> None:
+        """Begin to `stop`, without waiting."""
+        self._is_stopping.set()
+
     def stop(self) -> None:
         """End the process; what is in flight ends with WorkerLost."""
         self._is_stopping.set()
@@ -125,11 +168,13 @@ class EngineSupervisor:
             started_s = time.monotonic()
             error = self._run_process(num_restarts)
             if error is not None:
+                self.link.lose_all(WorkerLost(f"the engine can not start: {error}"))
                 self._set(EngineHealth(EngineState.FAILED, num_restarts, error=error))
                 return
             lived_s = time.monotonic() - started_s
             pause_s = 0.0 if lived_s > MAX_BACKOFF_S else min(MAX_BACKOFF_S, 2 * pause_s + 0.5)
             num_restarts += 1
+        self.link.lose_all(WorkerLost("the engine was stopped"))
         self._set(EngineHealth(EngineState.STOPPED, num_restarts))
 
     def _set(self, health: EngineHealth) -> None:
@@ -142,29 +187,49 @@ class EngineSupervisor:
         folder = Path(tempfile.mkdtemp(prefix="hypic-"))  # mode 0700
         try:
             with Channel(folder, is_api=True) as channel:
-                self._process = self._spawn(folder)
+                self._process = self._spawn(folder, num_restarts)
                 try:
                     return self._watch(self._process, channel, num_restarts)
                 finally:
-                    self.link.lose_all(WorkerLost("the engine process ended; try again"))
+                    if self._place is not None:
+                        self._place.lost(num_restarts)
+                    self.link.lose_process(WorkerLost("the engine process ended; try again"))
                     self._end(self._process)
         finally:
             self._process = None
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _spawn(self, folder: Path) -> subprocess.Popen[bytes]:
-        (folder / SETTINGS_FILE).write_bytes(msgspec.json.encode(self._settings))
-        command = [sys.executable, "-m", "hypic_sdk.engine.process", str(folder)]
+    def _spawn(self, folder: Path, num_restarts: int) -> subprocess.Popen[bytes]:
+        settings = self._settings
+        if self._place is not None:
+            settings = self._place.settings(settings, num_restarts)
+        (folder / SETTINGS_FILE).write_bytes(msgspec.json.encode(settings))
+        command = [sys.executable, "-m", self._module, str(folder)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def _watch(
         self, process: subprocess.Popen[bytes], channel: Channel, num_restarts: int
     ) -> HypicError | None:
-        """Hand on its messages until it ends or is to end."""
+        """Hand on its messages until it ends or is to end.
+
+        One among several that says nothing for `hung_after_s` is ended: what it was to answer must
+        not wait for it.
+        """
+        heard_s: float | None = None
         while not self._is_stopping.is_set():
+            self.link.tick()
             message = self._receive(channel)
+            if message is not None and heard_s is not None and self._place is not None:
+                heard_s = time.monotonic()
+                self._place.heard(num_restarts)
+            if isinstance(message, Alive):
+                continue
             if isinstance(message, EngineReady):
+                channel.wait_for_peer(CONNECT_TIMEOUT_S)
                 self.link.attach(channel)
+                if self._place is not None:
+                    self._place.ready(self, num_restarts)
+                    heard_s = time.monotonic()
                 self._set(EngineHealth(EngineState.READY, num_restarts, ready=message))
                 logger.info("engine ready pid=%d load_s=%.1f", process.pid, message.load_s)
             elif isinstance(message, EngineFailed):
@@ -173,6 +238,10 @@ class EngineSupervisor:
                 self.link.take(message)
             elif process.poll() is not None:
                 logger.error("engine ended pid=%d status=%s", process.pid, process.returncode)
+                return None
+            elif heard_s is not None and time.monotonic() - heard_s > self._hung_after_s:
+                logger.error("engine pid=%d is silent, killed", process.pid)
+                process.kill()
                 return None
         return None
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Self, final
 
 from hypic_sdk.errors import ConfigError, NotAuthenticated
+from hypic_sdk.server.quota import Quota
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MIN_KEY_CHARS = 16
@@ -18,9 +19,13 @@ _MIN_KEY_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One owner of segments.  The tenant of a server without keys has an empty name."""
+    """One owner of segments.  The tenant of a server without keys has an empty name.
+
+    `quota`: its own; none: the server's.
+    """
 
     name: str = ""
+    quota: Quota | None = None
 
     @property
     def namespace(self) -> str:
@@ -32,18 +37,31 @@ class Tenant:
 class Tenants:
     """Keys by their digests; without any, everybody on this machine is the one tenant."""
 
-    def __init__(self, keys: Mapping[str, str] | None = None) -> None:
-        """`keys`: tenant name by key.
-
+    def __init__(
+        self,
+        keys: Mapping[str, str] | None = None,
+        quotas: Mapping[str, Quota] | None = None,
+    ) -> None:
+        """
+        Args:
+            keys: tenant name by key.
+            quotas: by tenant name, of those that have their own.
         Raises:
             ConfigError: a name or a key that can not be one.
         """
-        checked = {_digest(_key(key)): Tenant(_name(name)) for key, name in (keys or {}).items()}
+        own = quotas or {}
+        checked = {
+            _digest(_key(key)): Tenant(_name(name), own.get(name))
+            for key, name in (keys or {}).items()
+        }
         self._by_digest = MappingProxyType(checked)
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Read lines of `tenant key`; empty ones and those behind `#` are skipped.
+        """Read lines of `tenant key`; empty ones and what stands behind `#` are skipped.
+
+        Words behind the key are the tenant's quotas, as `Quota.with_words` reads them; a tenant
+        with several keys has them on one of its lines.
 
         Raises:
             ConfigError: a file that can not be read, or a line that is something else.
@@ -53,23 +71,36 @@ class Tenants:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the keys file {path} can not be read: {error}") from error
         keys: dict[str, str] = {}
+        quotas: dict[str, Quota] = {}
         for number, line in enumerate(lines, start=1):
             words = line.split("#")[0].split()
             if not words:
                 continue
-            if len(words) != 2:
-                raise ConfigError(f"{path}:{number}: a line is a tenant's name and a key")
-            if words[1] in keys:
+            if len(words) < 2:
+                raise ConfigError(f"{path}:{number}: a line is a tenant's name, a key and quotas")
+            name, key, *given = words
+            if key in keys:
                 raise ConfigError(f"{path}:{number}: this key was given before")
-            keys[words[1]] = words[0]
+            keys[key] = name
+            if given:
+                if name in quotas:
+                    raise ConfigError(f"{path}:{number}: {name} has quotas on another line")
+                quotas[name] = _quota(given, f"{path}:{number}")
         if not keys:
             raise ConfigError(f"the keys file {path} has no key")
-        return cls(keys)
+        return cls(keys, quotas)
 
     @property
     def has_keys(self) -> bool:
         """Whether a call needs a key."""
         return bool(self._by_digest)
+
+    @property
+    def all(self) -> tuple[Tenant, ...]:
+        """Every tenant, once."""
+        if not self._by_digest:
+            return (Tenant(),)
+        return tuple({one.name: one for one in self._by_digest.values()}.values())
 
     def of(self, authorization: str | None) -> Tenant:
         """The tenant of an `Authorization` header.
@@ -97,6 +128,13 @@ def _key(key: str) -> str:
     if len(key) < _MIN_KEY_CHARS:
         raise ConfigError(f"a key needs at least {_MIN_KEY_CHARS} characters, one has {len(key)}")
     return key
+
+
+def _quota(words: list[str], place: str) -> Quota:
+    try:
+        return Quota().with_words(words)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.message}") from error
 
 
 def _name(name: str) -> str:

@@ -30,11 +30,18 @@ class WarmBoard:
     def check_room(self) -> None:
         """Raises QueueFull: as many jobs run as may run."""
         self._tidy()
-        num_running = len(self._jobs) - len(self._ended_s)
+        num_running = self.num_running
         if num_running >= self._max_running:
             raise QueueFull(
-                f"{num_running} warm jobs are running, no more may", limit=self._max_running
+                f"{num_running} warm jobs are running, no more may",
+                quota="warm_jobs",
+                limit=self._max_running,
             )
+
+    @property
+    def num_running(self) -> int:
+        """Jobs that are not over."""
+        return len(self._jobs) - len(self._ended_s)
 
     def add(self, job: WarmJob) -> None:
         """Keep a job that was just begun."""

@@ -13,6 +13,10 @@ class WorkerStatus(Protocol):
         """Whether requests are taken now.  Never waits: called on the event loop."""
         ...
 
+    def generation(self) -> int:
+        """Which store is behind it: another number is another, empty one.  Never waits."""
+        ...
+
     def usage(self) -> Mapping[str, Any]:
         """`dataclasses.asdict` of the store's `Usage`.  May wait: called on a pool thread.
 
@@ -35,6 +39,10 @@ class StatusOf:
     def is_ready(self) -> bool:
         """See `WorkerStatus.is_ready`."""
         return self._is_ready()
+
+    def generation(self) -> int:
+        """See `WorkerStatus.generation`: always the same."""
+        return 1
 
     def usage(self) -> Mapping[str, Any]:
         """See `WorkerStatus.usage`."""

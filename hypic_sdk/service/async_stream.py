@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import final
 
@@ -27,6 +28,7 @@ class AsyncReplyStream:
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[TokenEvent] = asyncio.Queue()
+        self._ready: deque[ReplyDelta] = deque()
         self._lock = threading.Lock()
         self._is_submitted = False
         self._is_closed = False
@@ -56,13 +58,13 @@ class AsyncReplyStream:
         return self
 
     async def __anext__(self) -> ReplyDelta:
-        while not self._is_closed and not self.reply.is_over:
-            delta = self.reply.feed(await self._events.get())
-            if self.reply.must_cancel():
-                self._worker.cancel(self.reply.prepared.request_id)
-            if delta is not None:
-                return delta
-        raise StopAsyncIteration
+        while not self._is_closed and not self._ready and not self.reply.is_over:
+            self._ready.extend(self.reply.feed(await self._events.get()))
+            for index in self.reply.to_finish():
+                self._worker.finish(self.reply.prepared.request_id, index)
+        if self._is_closed or not self._ready:
+            raise StopAsyncIteration
+        return self._ready.popleft()
 
     async def drain(self) -> GrowingReply:
         """Wait for the rest; raises the error that ended the request."""

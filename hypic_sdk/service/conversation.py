@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, final
 
-from hypic_sdk.errors import RequestError, SegmentNotFound, SegmentTextMismatch
+from hypic_sdk.errors import RequestError, SegmentsMissing, SegmentTextMismatch
 from hypic_sdk.prompt.catalog import RegisteredSegment, SegmentCatalog
 from hypic_sdk.prompt.pieces import CallerText, Message
 from hypic_sdk.prompt.segment import SegmentId, segment_id
@@ -56,7 +56,7 @@ class Conversation:
         """The messages of a chat, documents put before the first user message's text.
 
         Raises:
-            SegmentNotFound: naming every segment that has no text.
+            SegmentsMissing: naming every segment that has no text.
             SegmentTextMismatch: an id beside another text.
             RequestError: documents without a user message.
         """
@@ -154,7 +154,7 @@ class Conversation:
         missing = list(dict.fromkeys(self._missing))
         named = ", ".join(missing[:_NUM_NAMED])
         more = f" and {len(missing) - _NUM_NAMED} more" if len(missing) > _NUM_NAMED else ""
-        raise SegmentNotFound(
+        raise SegmentsMissing(
             f"not registered: {named}{more}", segment_ids=missing, num_missing=len(missing)
         )
 
@@ -183,6 +183,8 @@ def _extra(message: ChatMessage) -> dict[str, Any]:
 
 def _arguments(text: str) -> Any:
     """Arguments as templates want them: an object where the text is one, else the text."""
+    if not text.strip():
+        return {}  # how some clients write that there are none
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from hypic_sdk.prompt.segmenter import segment_prompt
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.service.conversation import DOCUMENTS
 from hypic_sdk.service.model_facts import ModelFacts
+from hypic_sdk.service.spelling import odd_borders, respellings
 from hypic_sdk.wire.explain import ExplainedPart, ExplainWarning, Explanation
 
 Probe = Callable[[Sequence[PromptPart]], Sequence[bool]]
@@ -129,9 +130,8 @@ class Explainer:
         assert piece.segment_id is not None, "only segments have such warnings"
         if self._is_registered(piece.segment_id):
             return
-        bare = piece.text.strip()
-        for other in (bare, bare + "\n", " " + bare, "\n" + bare):
-            if other and other != piece.text and self._is_registered(segment_id(other)):
+        for other in respellings(piece.text):
+            if self._is_registered(segment_id(other)):
                 yield ExplainWarning(
                     code="whitespace_differs",
                     message=f"{segment_id(other)} is registered and differs in white space only",
@@ -142,14 +142,27 @@ class Explainer:
     def _prompt_warnings(
         self, rendered: RenderedPrompt, prompt: SegmentedPrompt
     ) -> Iterator[ExplainWarning]:
+        if rendered.degraded == "auto_segment_capped":
+            yield ExplainWarning(
+                code="auto_segment_capped",
+                message="a text is too long to look for registered segments in it: write the "
+                "segments as parts of their own",
+            )
         if not any(part.segment_id for part in prompt.parts):
             yield ExplainWarning(code="no_segments", message="no part of the prompt is a segment")
-        joint = "".join(piece.text for piece in rendered.pieces)
-        num_joint = len(self._tokenizer.encode_template(joint).token_ids)
-        num_bos = int(prompt.token_ids[0] == self._tokenizer.bos_token_id)
-        if num_joint not in (prompt.num_tokens, prompt.num_tokens - num_bos):
+        for border in odd_borders(rendered, self._tokenizer):
+            text = border.text
+            where = f"message {text.message_index}, part {text.content_index}"
+            if text.message_index == DOCUMENTS:
+                where = f"document {text.content_index}"
+            what = (
+                "a word is cut in two before it"
+                if border.within_word
+                else ("it has white space at its edge")
+            )
             yield ExplainWarning(
                 code="tokens_differ_from_joint",
-                message=f"the prompt has {prompt.num_tokens} tokens piece by piece and "
-                f"{num_joint} as one text; answers may differ slightly from other servers'",
+                message=f"{where}: {what}, which makes other tokens than the whole text has: "
+                "let parts begin and end with whole words, without spaces around them",
+                segment_id=text.segment_id,
             )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import final
 
-from hypic_sdk.errors import UnknownModel, UnsupportedOption
+from hypic_sdk.errors import ModelFileError, RequestError, UnknownModel, UnsupportedOption
 from hypic_sdk.prompt.catalog import SegmentCatalog
 from hypic_sdk.prompt.chat_template import ChatTemplate
-from hypic_sdk.prompt.pieces import RenderedPrompt
+from hypic_sdk.prompt.pieces import Message, RenderedPrompt, TemplateText
+from hypic_sdk.prompt.reply_reader import CLOSE_THINKING, OPEN_THINKING, ReplyRules
 from hypic_sdk.prompt.segmenter import parts_prompt
+from hypic_sdk.prompt.tool_calls import tool_format
+from hypic_sdk.service.auto_segments import CatalogSegmenter
 from hypic_sdk.service.conversation import Conversation
+from hypic_sdk.service.formats import shown_tools
 from hypic_sdk.service.session_memory import SessionMemory
 from hypic_sdk.service.token_memo import TokenMemo
 from hypic_sdk.wire.chat import ChatRequest
@@ -37,6 +43,16 @@ class PromptMaker:
         self._fingerprint = tokenizer_fingerprint
         self._memo = memo
         self._sessions = sessions
+        self._known = CatalogSegmenter(catalog, tokenizer_fingerprint, memo)
+        source = "" if template is None else template.source
+        self.call_format = tool_format(source)
+        self._reasons = CLOSE_THINKING in source
+        self._shows_tools = "tools" in source
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the model is told of tools, so that it can call them."""
+        return self._shows_tools
 
     def chat(self, request: ChatRequest) -> RenderedPrompt:
         """The prompt of a chat.
@@ -50,17 +66,44 @@ class PromptMaker:
             raise UnsupportedOption(
                 f"{self._model_name} has no chat template: use plain completions", param="messages"
             )
-        messages = self._conversation(request).messages(request)
-        return self._template.render(
-            messages,
-            tools=() if request.tool_choice == "none" else request.tools or (),
-            options=request.chat_template_kwargs,
-        )
+        if request.shown_tools and not self._shows_tools:
+            raise UnsupportedOption("the chat template of this model shows no tools", param="tools")
+        messages, is_capped = self._conversation(request).messages(request), False
+        if request.hypic.auto_segment == "exact":
+            messages, is_capped = self._known.messages(messages)
+        try:
+            rendered = self._template.render(
+                messages,
+                tools=shown_tools(request),
+                options=request.chat_template_kwargs,
+            )
+        except ModelFileError as error:
+            _blame(request, messages, error)
+            raise
+        return _marked(rendered, is_capped)
 
     def plain(self, request: CompletionRequest) -> RenderedPrompt:
         """The prompt of a plain completion; raises RequestError."""
         self._check(request)
-        return parts_prompt(self._conversation(request).texts(request))
+        texts, is_capped = self._conversation(request).texts(request), False
+        if request.hypic.auto_segment == "exact":
+            texts, is_capped = self._known.texts(texts)
+        return _marked(parts_prompt(texts), is_capped)
+
+    def reply_rules(
+        self, request: ChatRequest | CompletionRequest, rendered: RenderedPrompt
+    ) -> ReplyRules:
+        """What to look for in the replies to a rendered prompt."""
+        if not isinstance(request, ChatRequest):
+            return ReplyRules()
+        last = rendered.pieces[-1] if rendered.pieces else None
+        opened = isinstance(last, TemplateText) and last.text.rstrip().endswith(OPEN_THINKING)
+        return ReplyRules(
+            reasons=self._reasons or opened,
+            begins_reasoning=opened,
+            tools=shown_tools(request) or None,
+            max_calls=1 if request.parallel_tool_calls is False else None,
+        )
 
     def _check(self, request: ChatRequest | CompletionRequest) -> None:
         if request.model not in (None, self._model_name):
@@ -79,3 +122,20 @@ class PromptMaker:
             only_registered=request.hypic.on_missing == "error",
             recall=partial(self._sessions.recall, request.hypic.session_id),
         )
+
+
+def _marked(rendered: RenderedPrompt, is_capped: bool) -> RenderedPrompt:
+    return replace(rendered, degraded="auto_segment_capped") if is_capped else rendered
+
+
+def _blame(request: ChatRequest, messages: Sequence[Message], error: ModelFileError) -> None:
+    """Raise RequestError if what a template failed on may be the caller's own values."""
+    calls = [call for message in messages for call in message.extra.get("tool_calls", ())]
+    if not all(isinstance(call["function"]["arguments"], dict) for call in calls):
+        raise RequestError(
+            f"the arguments of a call are no JSON object, and {error.message}", param="messages"
+        ) from error
+    if request.chat_template_kwargs:
+        raise RequestError(
+            f"with these options {error.message}", param="chat_template_kwargs"
+        ) from error

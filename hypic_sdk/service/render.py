@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.service.conversation import DOCUMENTS
 from hypic_sdk.transport.messages import EngineReport, SegmentReport, TokenLogprobs
-from hypic_sdk.wire.replies import CompletionLogprobs, Logprobs, TokenLogprob, TopLogprob
+from hypic_sdk.wire.replies import (
+    CompletionLogprobs,
+    Logprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 from hypic_sdk.wire.report import CacheReport, PromptTokensDetails, SegmentUse, Timing, Usage
 
 
@@ -31,7 +39,9 @@ def usage(report: EngineReport | None, *, prompt_tokens: int, completion_tokens:
     )
 
 
-def cache_report(report: EngineReport | None, level: str) -> CacheReport | None:
+def cache_report(
+    report: EngineReport | None, level: str, *, degraded: str | None = None
+) -> CacheReport | None:
     """The report as the caller asked for it: `segments`, `summary` or `none`."""
     if report is None or level == "none":
         return None
@@ -48,6 +58,7 @@ def cache_report(report: EngineReport | None, level: str) -> CacheReport | None:
         seam_tokens=report.seam_tokens,
         cold_tokens=report.cold_tokens,
         segments=segments,
+        degraded=degraded,
         timing_ms=Timing(queue=report.queue_ms, cold=report.cold_ms, ttft=report.ttft_ms),
     )
 
@@ -100,20 +111,54 @@ def completion_logprobs(
     tokenizer: PromptTokenizer,
     num_top: int | None,
     start: int,
+    *,
+    first_token_id: int | None = None,
 ) -> CompletionLogprobs | None:
-    """Log-probabilities in the shape of plain completions; `start`: offset of the first token."""
+    """Log-probabilities in the shape of plain completions; `start`: offset of the first token.
+
+    Args:
+        first_token_id: of a prompt, before all others, of which nothing can be told.
+    """
     if num_top is None:
         return None
-    tokens = [tokenizer.token_text(one.token_id) for one in logprobs]
+    token_ids = [one.token_id for one in logprobs]
+    values: list[float | None] = [one.logprob for one in logprobs]
+    best: list[dict[str, float] | None] = [
+        {tokenizer.token_text(token_id): logprob for token_id, logprob in one.top[:num_top]}
+        for one in logprobs
+    ]
+    if first_token_id is not None:
+        token_ids, values, best = [first_token_id, *token_ids], [None, *values], [None, *best]
+    tokens = [tokenizer.token_text(token_id) for token_id in token_ids]
     offsets = [start]
     for token in tokens:
         offsets.append(offsets[-1] + len(token))
     return CompletionLogprobs(
-        tokens=tokens,
-        token_logprobs=[one.logprob for one in logprobs],
-        top_logprobs=[
-            {tokenizer.token_text(token_id): logprob for token_id, logprob in one.top[:num_top]}
-            for one in logprobs
-        ],
-        text_offset=offsets[:-1],
+        tokens=tokens, token_logprobs=values, top_logprobs=best, text_offset=offsets[:-1]
     )
+
+
+def prompt_logprobs(
+    logprobs: Sequence[TokenLogprobs], tokenizer: PromptTokenizer
+) -> PromptLogprobs:
+    """Log-probabilities of a prompt's tokens, by vLLM's field; nothing of the first."""
+    return [None, *(_alternatives(one, tokenizer) for one in logprobs)]
+
+
+def _alternatives(one: TokenLogprobs, tokenizer: PromptTokenizer) -> dict[str, PromptLogprob]:
+    ranks = {token_id: rank for rank, (token_id, _) in enumerate(one.top, 1)}
+    told = {one.token_id: one.logprob, **dict(one.top)}
+    return {
+        str(token_id): PromptLogprob(
+            logprob=logprob,
+            rank=ranks.get(token_id),
+            decoded_token=tokenizer.token_text(token_id),
+        )
+        for token_id, logprob in told.items()
+    }
+
+
+def call_id(request_id: str, reply_index: int, call_index: int) -> str:
+    """The id of a call: the same whole and streamed, and nobody else's."""
+    named = f"{request_id} {reply_index} {call_index}".encode()
+    return f"call_{hashlib.sha256(named).hexdigest()[:24]}"

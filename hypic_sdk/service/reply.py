@@ -1,4 +1,4 @@
-"""One request's events to text deltas.  No I/O: whoever drives it feeds events."""
+"""One reply's events to text deltas.  No I/O: whoever drives it feeds events."""
 
 from __future__ import annotations
 
@@ -8,46 +8,65 @@ from typing import Literal, final
 
 from hypic_sdk.errors import WorkerError, from_payload
 from hypic_sdk.prompt.incremental import Decoder
+from hypic_sdk.prompt.reply_reader import (
+    PLAIN,
+    ReplyReader,
+    ReplyRules,
+    Said,
+    SaidReasoning,
+    SaidText,
+)
 from hypic_sdk.prompt.reply_text import ReplyText
+from hypic_sdk.prompt.tool_calls import SaidCall
 from hypic_sdk.transport.messages import EngineReport, FinishReason, TokenEvent, TokenLogprobs
 
-FinishText = Literal["stop", "length"]
+FinishText = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyDelta:
     """Text that is sure, the log-probabilities of its tokens, and at the end why and at what cost.
 
-    The last delta has `finish_reason` set; its `report` is none only if the request was stopped
-    before its prompt was done.
+    `said` is the text sorted into reasoning, text and calls; what may still become one of the
+    others comes later.  A reply's last delta has `finish_reason` set.  `is_last`: of all replies;
+    its `report` is none only if the request was stopped before its prompt was done.
     """
 
     text: str = ""
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishText | None = None
     report: EngineReport | None = None
+    said: tuple[Said, ...] = ()
+    reply_index: int = 0
+    is_last: bool = False
 
 
 @final
 class ReplyAssembler:
-    """Feeds on the events of one request until the last one.
+    """Feeds on the events of one reply until its last one.
 
-    A stop string ends the text at once; the request itself must then be cancelled by whoever
-    drives this (`wants_cancel`), and its last event still be fed.
+    A stop string ends the text at once; the reply itself must then be finished by whoever drives
+    this (`wants_cancel`), and its last event still be fed.
     """
 
-    def __init__(self, tokenizer: Decoder, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Decoder, stops: Sequence[str] = (), rules: ReplyRules = PLAIN
+    ) -> None:
         self._text = ReplyText(tokenizer, stops)
+        self._reader = ReplyReader(rules)
         self._token_ids: list[int] = []
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._num_said = 0
         # log-probabilities whose tokens are not handed out yet, with where their text starts
         self._waiting: list[tuple[int, TokenLogprobs]] = []
+        self.said: list[Said] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.finish_reason: FinishText | None = None
         self.is_over = False
 
     @property
     def wants_cancel(self) -> bool:
-        """A stop string was found and the request still runs."""
+        """A stop string was found and the reply still runs."""
         return self._text.stopped and not self.is_over
 
     @property
@@ -62,8 +81,23 @@ class ReplyAssembler:
 
     @property
     def text(self) -> str:
-        """All text handed out so far."""
-        return "".join(self._said)
+        """All text handed out so far, as the model wrote it."""
+        return "".join(self._texts)
+
+    @property
+    def content(self) -> str:
+        """The text for the caller so far, without reasoning and calls."""
+        return "".join(one.text for one in self.said if isinstance(one, SaidText))
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning so far."""
+        return "".join(one.text for one in self.said if isinstance(one, SaidReasoning))
+
+    @property
+    def calls(self) -> list[SaidCall]:
+        """The calls of tools so far."""
+        return [one for one in self.said if isinstance(one, SaidCall)]
 
     def feed(self, event: TokenEvent) -> ReplyDelta | None:
         """Take the next event; none if there is nothing to say yet.
@@ -77,12 +111,34 @@ class ReplyAssembler:
             raise _error_of(event)
         text = self._take_tokens(event)
         if event.finish_reason is None:
-            logprobs = self._release()
-            return ReplyDelta(text, logprobs) if text or logprobs else None
+            delta = self._delta(text, event)
+            return delta if delta.text or delta.logprobs else None
         self.is_over = True
         text += self._say(self._text.finish())
-        ended = event.finish_reason is FinishReason.LENGTH and not self._text.stopped
-        return ReplyDelta(text, self._release(), "length" if ended else "stop", report=event.report)
+        return self._delta(text, event)
+
+    def _delta(self, text: str, event: TokenEvent) -> ReplyDelta:
+        said = self._reader.push(text)
+        if self.is_over:
+            said += self._reader.finish()
+        self.said += said
+        logprobs = self._release()
+        self.logprobs += logprobs
+        if self.is_over:
+            self.finish_reason = self._finish_text(event)
+        return ReplyDelta(
+            text,
+            logprobs,
+            self.finish_reason,
+            report=event.report,
+            said=tuple(said),
+            reply_index=event.reply_index,
+        )
+
+    def _finish_text(self, event: TokenEvent) -> FinishText:
+        if event.finish_reason is FinishReason.LENGTH and not self._text.stopped:
+            return "length"
+        return "tool_calls" if self.calls else "stop"
 
     def _take_tokens(self, event: TokenEvent) -> str:
         self._token_ids.extend(event.token_ids)
@@ -97,7 +153,7 @@ class ReplyAssembler:
         return self._say("".join(said))
 
     def _say(self, text: str) -> str:
-        self._said.append(text)
+        self._texts.append(text)
         self._num_said += len(text)
         return text
 

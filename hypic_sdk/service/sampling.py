@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
-from hypic_sdk.transport.messages import SamplingParams
+from dataclasses import replace
+from typing import Any
+
+from hypic_sdk.transport.messages import Grammar, GrammarKind, SamplingParams
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.generate import GenerateSampling
 
 
 def request_sampling(
-    request: ChatRequest | CompletionRequest, defaults: SamplingParams
+    request: ChatRequest | CompletionRequest,
+    defaults: SamplingParams,
+    grammar: Grammar | None = None,
 ) -> SamplingParams:
-    """Of OpenAI's fields; what the caller left out is as `defaults` have it."""
-    given_k = request.top_k if request.top_k is not None else defaults.top_k
-    return SamplingParams(
-        max_tokens=defaults.max_tokens if request.token_limit is None else request.token_limit,
-        temperature=defaults.temperature if request.temperature is None else request.temperature,
+    """Of OpenAI's fields and their usual neighbours; what was left out is as `defaults` have it.
+
+    Args:
+        grammar: what the reply is held to.
+    """
+    given: dict[str, Any] = {
+        "max_tokens": request.token_limit,
         # some clients write "off" as -1
-        top_k=max(given_k, 0),
-        top_p=defaults.top_p if request.top_p is None else request.top_p,
-        seed=request.seed,
-        stop_token_ids=tuple(request.stop_token_ids),
-        ignore_eos=request.ignore_eos,
-        logprobs=request.num_logprobs,
-    )
+        "top_k": None if request.top_k is None else max(request.top_k, 0),
+        "logprobs": request.num_logprobs,
+        "prompt_logprobs": num_prompt_logprobs(request),
+        "grammar": grammar,
+        "stop_token_ids": tuple(request.stop_token_ids),
+        "ignore_eos": request.ignore_eos,
+        "seed": request.seed,
+        "logit_bias": tuple((int(one), bias) for one, bias in (request.logit_bias or {}).items()),
+    }
+    names = ("min_tokens", "temperature", "top_p", "min_p", "repetition_penalty",
+             "presence_penalty", "frequency_penalty")  # fmt: skip
+    given |= {name: getattr(request, name) for name in names}
+    return replace(defaults, **{name: value for name, value in given.items() if value is not None})
+
+
+def num_prompt_logprobs(request: ChatRequest | CompletionRequest) -> int | None:
+    """How many alternatives to each token of the prompt are told; none: nothing of the prompt.
+
+    A plain completion that says its prompt again tells its log-probabilities too.
+    """
+    echoes = isinstance(request, CompletionRequest) and request.echo
+    echoed = request.num_logprobs if echoes else None
+    asked = [one for one in (request.prompt_logprobs, echoed) if one is not None]
+    return max(asked, default=None)
 
 
 def generate_sampling(given: GenerateSampling) -> SamplingParams:
     """Of the reference endpoint's fields."""
     return SamplingParams(
         max_tokens=given.max_new_tokens,
+        min_tokens=given.min_new_tokens,
+        min_p=given.min_p,
+        repetition_penalty=given.repetition_penalty,
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+        grammar=_generate_grammar(given),
         temperature=given.temperature,
         top_k=max(given.top_k, 0),
         top_p=given.top_p,
@@ -37,6 +67,12 @@ def generate_sampling(given: GenerateSampling) -> SamplingParams:
         stop_token_ids=tuple(given.stop_token_ids or ()),
         ignore_eos=given.ignore_eos,
     )
+
+
+def _generate_grammar(given: GenerateSampling) -> Grammar | None:
+    if given.json_schema is not None:
+        return Grammar(GrammarKind.JSON_SCHEMA, given.json_schema)
+    return None if given.regex is None else Grammar(GrammarKind.REGEX, given.regex)
 
 
 def stops_of(given: GenerateSampling) -> tuple[str, ...]:

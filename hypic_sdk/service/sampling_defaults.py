@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hypic_sdk.errors import ModelFileError
@@ -16,22 +18,64 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "generation_config.json"
 
-_MAX_TOP_K = 2**31 - 1
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """A field of the file, and the field of SamplingParams that it fills."""
+
+    fills: str
+    low: float
+    high: float
+    whole: bool = False
+
+
+_MOST_TOKENS = 2**31 - 1
+# least numbers above zero stand where zero would mean that no token is left
+_OF_DRAWING: Mapping[str, _Wish] = MappingProxyType(
+    {
+        "temperature": _Wish("temperature", 0.0, 100.0),
+        "top_k": _Wish("top_k", 0, _MOST_TOKENS, whole=True),
+        "top_p": _Wish("top_p", math.ulp(0.0), 1.0),
+        "min_p": _Wish("min_p", 0.0, 1.0),
+    }
+)
+"""These hold only where the model wants to be sampled at all."""
+_ALWAYS: Mapping[str, _Wish] = MappingProxyType(
+    {
+        "repetition_penalty": _Wish("repetition_penalty", math.ulp(0.0), 100.0),
+        "presence_penalty": _Wish("presence_penalty", -2.0, 2.0),
+        "frequency_penalty": _Wish("frequency_penalty", -2.0, 2.0),
+        "max_new_tokens": _Wish("max_tokens", 1, _MOST_TOKENS, whole=True),
+        "min_new_tokens": _Wish("min_tokens", 0, _MOST_TOKENS, whole=True),
+    }
+)
 # what is not offered, at the values that mean nothing
-_NOT_OFFERED: Mapping[str, float] = {
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-}
+_NOT_OFFERED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "typical_p": (1.0,),
+        "epsilon_cutoff": (0.0,),
+        "eta_cutoff": (0.0,),
+        "no_repeat_ngram_size": (0,),
+        "num_beams": (1,),
+        "penalty_alpha": (0.0,),
+        "guidance_scale": (1.0,),
+        "bad_words_ids": ([],),
+        "suppress_tokens": ([],),
+        "sequence_bias": ({}, []),
+        "exponential_decay_length_penalty": (),
+        "forced_eos_token_id": (),
+        "stop_strings": ([], ""),
+    }
+)
 
 
 def sampling_defaults(folder: Path) -> SamplingParams:
     """What applies where a caller says nothing: the model's own wish, greedy if it has none.
 
-    Its temperature, top-k and top-p hold only if it wants to be sampled at all (`do_sample`, or no
-    word on that beside a temperature); transformers' own default of the 50 best tokens never does.
+    Its temperature, top-k, top-p and min-p hold only if it wants to be sampled at all (`do_sample`,
+    or no word on that beside a temperature); transformers' own default of the 50 best tokens never
+    does.  Penalties and numbers of new tokens hold either way.  End tokens are the model's
+    (`models.loader.load_config` reads them).
 
     Raises:
         ModelFileError: the file is there, and can not be read or holds numbers that mean nothing.
@@ -43,32 +87,34 @@ def sampling_defaults(folder: Path) -> SamplingParams:
         wants = fields.get("temperature") is not None
     if not isinstance(wants, bool):
         raise ModelFileError(f"{path}: do_sample must be true or false, got {wants!r}")
-    if not wants:
-        return SamplingParams()
+    filled: dict[str, Any] = {"temperature": 1.0} if wants else {}
+    for name, wish in {**(_OF_DRAWING if wants else {}), **_ALWAYS}.items():
+        if fields.get(name) is not None:
+            filled[wish.fills] = _number(path, name, fields[name], wish)
+    params = SamplingParams(**filled)
+    if params.min_tokens > params.max_tokens:
+        raise ModelFileError(
+            f"{path}: min_new_tokens must be at most {params.max_tokens}, got {params.min_tokens}"
+        )
+    _tell_ignored(path, fields)
+    return params
+
+
+def _number(path: Path, name: str, value: Any, wish: _Wish) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ModelFileError(f"{path}: {name} must be a number, got {value!r}")
+    if not wish.low <= value <= wish.high:
+        raise ModelFileError(f"{path}: {name} must be {wish.low:g} to {wish.high:g}, got {value!r}")
+    if wish.whole and value != int(value):
+        raise ModelFileError(f"{path}: {name} must be a whole number, got {value!r}")
+    return int(value) if wish.whole else float(value)
+
+
+def _tell_ignored(path: Path, fields: Mapping[str, Any]) -> None:
     ignored = [
         name
         for name, neutral in _NOT_OFFERED.items()
-        if fields.get(name) is not None and fields[name] != neutral
+        if fields.get(name) is not None and fields[name] not in neutral
     ]
     if ignored:
         logger.warning("%s asks for %s, which are not applied", path, ", ".join(ignored))
-    top_k = _number(path, fields, "top_k", 0, low=0, high=_MAX_TOP_K)
-    if top_k != int(top_k):
-        raise ModelFileError(f"{path}: top_k must be a whole number, got {top_k}")
-    return SamplingParams(
-        temperature=_number(path, fields, "temperature", 1.0, low=0.0, high=100.0),
-        top_k=int(top_k),
-        # 0 would leave no token
-        top_p=_number(path, fields, "top_p", 1.0, low=math.ulp(0.0), high=1.0),
-    )
-
-
-def _number(
-    path: Path, fields: Mapping[str, Any], name: str, default: float, *, low: float, high: float
-) -> float:
-    value = fields.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ModelFileError(f"{path}: {name} must be {low:g} to {high:g}, got {value!r}")
-    return float(value)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from typing import final
 
-from hypic_sdk.errors import HypicError, SegmentNotFound
-from hypic_sdk.prompt.catalog import NewSegment, RegisteredSegment, SegmentCatalog
+from hypic_sdk.prompt.catalog import SegmentCatalog
 from hypic_sdk.prompt.chat_template import ChatTemplate
+from hypic_sdk.prompt.grammar import check_grammar
 from hypic_sdk.prompt.pieces import CallerText, RenderedPrompt
 from hypic_sdk.prompt.segment import PromptPart, Role, segment_id
 from hypic_sdk.prompt.segmenter import parts_prompt, segment_prompt
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.service.async_stream import AsyncReplyStream
 from hypic_sdk.service.explain import Explainer
+from hypic_sdk.service.formats import reply_grammar
 from hypic_sdk.service.growing_reply import GrowingReply, PreparedRequest
+from hypic_sdk.service.ids import new_id
 from hypic_sdk.service.model_facts import ModelFacts
 from hypic_sdk.service.prompt_maker import PromptMaker
 from hypic_sdk.service.reply import ReplyAssembler
 from hypic_sdk.service.sampling import generate_sampling, request_sampling, stops_of
+from hypic_sdk.service.segment_service import SegmentService
 from hypic_sdk.service.session_memory import SessionMemory
 from hypic_sdk.service.shapes import ChatShape, CompletionShape
 from hypic_sdk.service.stream import ChunkStream, ReplyStream
@@ -33,19 +35,6 @@ from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.explain import Explanation
 from hypic_sdk.wire.generate import GenerateRequest
 from hypic_sdk.wire.replies import ChatCompletion, ChatCompletionChunk, Completion
-from hypic_sdk.wire.segments import (
-    DeletedSegment,
-    DeletedSegments,
-    NewSegmentItem,
-    RegisterFailure,
-    RegisterReply,
-    RegisterRequest,
-    SegmentIds,
-    SegmentList,
-    SegmentObject,
-    SegmentState,
-    SegmentUpdate,
-)
 
 
 @final
@@ -95,6 +84,10 @@ class Service:
             tokenizer_fingerprint=tokenizer.fingerprint,
             memo=self._memo,
             sessions=self._sessions,
+        )
+        self.shows_tools = self._prompts.shows_tools
+        self.segments = SegmentService(
+            tokenizer, self._memo, catalog, worker, namespace=namespace, now_s=now_s
         )
         self.chat_shape = ChatShape(model_name, tokenizer)
         self.completion_shape = CompletionShape(model_name, tokenizer)
@@ -208,13 +201,25 @@ class Service:
         rendered: RenderedPrompt,
         request_id: str | None,
     ) -> PreparedRequest:
+        rules = self._prompts.reply_rules(request, rendered)
+        grammar = reply_grammar(
+            request,
+            self._tokenizer,
+            form=self._prompts.call_format,
+            begins_reasoning=rules.begins_reasoning,
+        )
+        if grammar is not None:
+            check_grammar(grammar)
+        sampling = request_sampling(request, self._sampling, grammar)
         message = EngineRequest(
             request_id=request_id or new_id("req"),
             prompt=segment_prompt(rendered, self._tokenizer),
-            sampling=request_sampling(request, self._sampling),
+            sampling=sampling,
             namespace=self._namespace,
-            reuse=request.hypic.mode != "off",
+            # of a cached token there are no logits
+            reuse=request.hypic.mode != "off" and sampling.prompt_logprobs is None,
             session_id=request.hypic.session_id,
+            num_replies=request.n or 1,
         )
         return PreparedRequest(
             message,
@@ -223,6 +228,10 @@ class Service:
             report_level=request.hypic.report,
             created_at=int(self._now_s()),
             include_usage=request.include_usage,
+            degraded=rendered.degraded,
+            rules=rules,
+            echo=isinstance(request, CompletionRequest) and request.echo,
+            tells_prompt=request.prompt_logprobs is not None,
         )
 
     def _remember(self, prepared: PreparedRequest, reply: ReplyAssembler) -> None:
@@ -230,148 +239,6 @@ class Service:
         # a cut text, or one whose tokens say more than it, would not be these tokens
         if session_id is None or reply.was_cut or self._tokenizer.has_hidden(reply.token_ids):
             return
+        if reply.content != reply.text:
+            return  # the caller sends reasoning and calls back in fields of their own
         self._sessions.remember(session_id, reply.text, reply.token_ids)
-
-    # -- segments
-
-    def register(self, request: RegisterRequest) -> list[SegmentObject]:
-        """Register texts, in order; those that were known come back as they are.
-
-        Raises:
-            RequestError, PoolExhausted: of the first text that can not be registered; those before
-                it are.
-        """
-        return [self._register(item, request) for item in request.segments]
-
-    def register_each(self, request: RegisterRequest) -> RegisterReply:
-        """Register texts, in order; what is wrong with one is told beside those that are right."""
-        data: list[SegmentObject] = []
-        errors: list[RegisterFailure] = []
-        for index, item in enumerate(request.segments):
-            try:
-                data.append(self._register(item, request))
-            except HypicError as error:
-                errors.append(
-                    RegisterFailure(
-                        index=index,
-                        code=error.code,
-                        message=error.message,
-                        details=error.details,
-                    )
-                )
-        return RegisterReply(data=data, errors=tuple(errors))
-
-    def _register(self, item: NewSegmentItem, request: RegisterRequest) -> SegmentObject:
-        new = NewSegment(item.text, item.external_id, item.title, item.metadata)
-        replace_external = request.replace_external
-        return self._object(*self._catalog.register(new, replace_external=replace_external))
-
-    def update(self, id_: str, change: SegmentUpdate) -> SegmentObject:
-        """Say something else about a registered text.
-
-        Raises:
-            SegmentNotFound: there is none.
-            RequestError: an external id that names another text.
-        """
-        new = NewSegment(self._find(id_).text, change.external_id, change.title, change.metadata)
-        segment, _ = self._catalog.register(new, replace_external=change.replace_external)
-        return self._object(segment)
-
-    def retrieve(self, id_: str) -> SegmentObject:
-        """One registered segment.  Raises SegmentNotFound."""
-        return self._object(self._find(id_))
-
-    def find_external(self, external_id: str) -> SegmentObject:
-        """The segment of a caller's own id.  Raises SegmentNotFound."""
-        found = self._catalog.find_external(external_id)
-        if found is None:
-            raise SegmentNotFound(
-                f"no segment has the external id {external_id!r}", external_id=external_id
-            )
-        return self._object(found)
-
-    def list_segments(self, *, after: str | None = None, limit: int = 100) -> SegmentList:
-        """A page of the registered segments, oldest first."""
-        page = self._catalog.page(after=after, limit=limit)
-        data = [self._object(segment) for segment in page.segments]
-        return SegmentList(data=data, has_more=page.has_more, last_id=data[-1].id if data else None)
-
-    def lookup(self, request: SegmentIds) -> dict[str, SegmentState]:
-        """Which segments are registered, and which are warm; nothing is touched."""
-        found = {id_: self._catalog.get(id_) for id_ in request.segment_ids}
-        known = [segment for segment in found.values() if segment is not None]
-        parts = [self._part(segment) for segment in known]
-        held = dict(
-            zip(
-                [segment.id for segment in known],
-                self._worker.probe(parts, self._namespace) if parts else (),
-                strict=True,
-            )
-        )
-        return {
-            id_: SegmentState(state="unknown")
-            if segment is None
-            else SegmentState(
-                state="warm" if held[segment.id] else "registered", tokens=segment.num_tokens
-            )
-            for id_, segment in found.items()
-        }
-
-    def delete(self, id_: str) -> DeletedSegment:
-        """Forget a segment: its text, its entry, and every chain that contains it.
-
-        Raises:
-            SegmentNotFound: there is none.
-        """
-        segment = self._find(id_)
-        self._worker.delete([self._part(segment)], self._namespace)
-        return DeletedSegment(id=segment.id, deleted=self._catalog.delete(segment.id))
-
-    def delete_many(self, request: SegmentIds) -> DeletedSegments:
-        """Forget several; unknown ones are told as not deleted."""
-        found = [self._catalog.get(id_) for id_ in dict.fromkeys(request.segment_ids)]
-        known = [segment for segment in found if segment is not None]
-        if known:
-            self._worker.delete([self._part(segment) for segment in known], self._namespace)
-        deleted = {segment.id for segment in known if self._catalog.delete(segment.id)}
-        ids = dict.fromkeys(request.segment_ids)
-        return DeletedSegments(data=[DeletedSegment(id=id_, deleted=id_ in deleted) for id_ in ids])
-
-    def warm(self, request: SegmentIds) -> WarmJob:
-        """Put registered segments into the public pool, in the background.
-
-        Raises:
-            SegmentNotFound: naming the first that is not registered.
-        """
-        ids = dict.fromkeys(request.segment_ids)
-        parts = tuple(self._part(self._find(id_)) for id_ in ids)
-        message = WarmRequest(new_id("warm"), parts, self._namespace)
-        return WarmJob(message, self._worker, created_at=int(self._now_s()))
-
-    def _find(self, id_: str) -> RegisteredSegment:
-        segment = self._catalog.get(id_)
-        if segment is None:
-            raise SegmentNotFound(f"not registered: {id_}", segment_ids=[id_], num_missing=1)
-        return segment
-
-    def _part(self, segment: RegisteredSegment) -> PromptPart:
-        ids = segment.token_ids
-        if segment.tokenizer_fingerprint != self._tokenizer.fingerprint:
-            ids = self._memo.token_ids(segment.id, segment.text)
-        return PromptPart(Role.INNER, ids, segment.id)
-
-    def _object(self, segment: RegisteredSegment, created: bool | None = None) -> SegmentObject:
-        return SegmentObject(
-            id=segment.id,
-            external_id=segment.external_id,
-            title=segment.title,
-            metadata=dict(segment.metadata),
-            tokens=segment.num_tokens,
-            created_at=segment.created_at,
-            created=created,
-        )
-
-
-def new_id(kind: str) -> str:
-    """An id that nobody else has: `req_...`, `warm_...`."""
-    return f"{kind}_{secrets.token_hex(12)}"

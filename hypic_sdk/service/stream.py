@@ -24,6 +24,7 @@ class ReplyStream:
     def __init__(self, reply: GrowingReply, worker: WorkerPort) -> None:
         self.reply = reply
         self._worker = worker
+        self._ready: deque[ReplyDelta] = deque()
         self._is_closed = False
         self._events = worker.submit(reply.prepared.message)
 
@@ -31,11 +32,11 @@ class ReplyStream:
         return self
 
     def __next__(self) -> ReplyDelta:
-        while not self._is_closed:
-            delta = self._take(self._next_event())
-            if delta is not None:
-                return delta
-        raise StopIteration
+        while not self._ready and not self._is_closed:
+            self._ready.extend(self._take(self._next_event()))
+        if not self._ready:
+            raise StopIteration
+        return self._ready.popleft()
 
     def _next_event(self) -> TokenEvent:
         event = next(self._events, None)
@@ -46,14 +47,14 @@ class ReplyStream:
         assert isinstance(event, TokenEvent), "a generation has token events"
         return event
 
-    def _take(self, event: TokenEvent) -> ReplyDelta | None:
+    def _take(self, event: TokenEvent) -> list[ReplyDelta]:
         try:
-            delta = self.reply.feed(event)
+            deltas = self.reply.feed(event)
         finally:
             self._is_closed = self.reply.is_over
-        if self.reply.must_cancel():
-            self._worker.cancel(self.reply.prepared.request_id)
-        return delta
+        for index in self.reply.to_finish():
+            self._worker.finish(self.reply.prepared.request_id, index)
+        return deltas
 
     def drain(self) -> GrowingReply:
         """Wait for the rest; raises the error that ended the request."""
@@ -68,6 +69,7 @@ class ReplyStream:
 
     def close(self) -> None:
         """Cancel the request unless it is over; no more deltas come."""
+        self._ready.clear()
         if not self._is_closed:
             self._is_closed = True
             self._worker.cancel(self.reply.prepared.request_id)

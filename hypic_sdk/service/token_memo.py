@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import final
 
 from hypic_sdk.prompt.segment import SegmentId, token_bytes
@@ -40,6 +40,12 @@ class TokenMemo:
         token_ids = self._encode(text)
         self._keep(id_, token_bytes(token_ids))
         return token_ids
+
+    def forget(self, ids: Iterable[SegmentId]) -> None:
+        """Keep nothing of these segments."""
+        with self._lock:
+            for id_ in ids:
+                self._num_bytes -= len(self._packed.pop(id_, b""))
 
     def _keep(self, id_: SegmentId, packed: bytes) -> None:
         with self._lock:

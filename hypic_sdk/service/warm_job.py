@@ -34,6 +34,7 @@ class WarmJob:
             num_segments=len(message.segments),
             num_tokens=sum(len(part.token_ids) for part in message.segments),
             created_at=created_at,
+            background=message.background,
         )
         worker.submit(message, self._take)
 

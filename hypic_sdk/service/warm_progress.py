@@ -23,12 +23,14 @@ class WarmProgress:
         num_segments: int,
         num_tokens: int,
         created_at: int,
+        background: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._started_s = clock()
         self._job_id = job_id
         self._created_at = created_at
+        self._background = background
         self._num_segments = num_segments
         self._num_tokens = num_tokens
         self._counts = dict.fromkeys(SegmentStatus, 0)
@@ -86,6 +88,7 @@ class WarmProgress:
         return WarmJobObject(
             id=self._job_id,
             status=self._status,
+            priority="background" if self._background else "normal",
             created_at=self._created_at,
             counts=WarmCounts(
                 total=self._num_segments,

@@ -1,38 +1,6 @@
-"""What the text wing asks of a worker: requests one way, events the other."""
+"""What the text wing asks of a worker: the port stands in the corridor, where routers see it too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
-
-from hypic_sdk.prompt.segment import PromptPart
-from hypic_sdk.transport.events import Event as Event  # part of the port
-from hypic_sdk.transport.messages import EngineRequest, WarmRequest
-
-
-class WorkerPort(Protocol):
-    """One engine, or a router before several; safe to call from any thread."""
-
-    def submit(
-        self,
-        message: EngineRequest | WarmRequest,
-        on_event: Callable[[Event], None] | None = None,
-    ) -> Iterator[Event]:
-        """Begin a request; its events as they come, the last one last.
-
-        Args:
-            on_event: gets every event instead of the iterator, on the worker's thread.
-        """
-        ...
-
-    def cancel(self, request_id: str) -> None:
-        """Ask for the end of a request; its last event still comes.  Unknown ones are ignored."""
-        ...
-
-    def probe(self, parts: Sequence[PromptPart], namespace: str) -> Sequence[bool]:
-        """Whether each segment's entry is in the public pool now."""
-        ...
-
-    def delete(self, parts: Sequence[PromptPart], namespace: str) -> None:
-        """Drop these segments' entries, and every chain that contains one of them."""
-        ...
+from hypic_sdk.transport.events import Event as Event
+from hypic_sdk.transport.worker_port import WorkerPort as WorkerPort

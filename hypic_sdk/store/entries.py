@@ -19,7 +19,7 @@ class SegmentEntry:
     seam: SeamWidths
     state_slot: int  # row of the state and conv-tail slabs: the interior's end state and tail
     transition_slot: int  # row of the transition slab; NO_SLOT where nothing is stored
-    kv_slots: torch.Tensor  # [interior] int64, read only; [0] without full attention
+    kv_slots: torch.Tensor  # [interior] int64 on the host, read only; [0] without full attention
     num_bytes: int
 
     @property
@@ -35,7 +35,7 @@ class ChainEntry:
     digest: bytes  # rolling digest over the items from position 0
     position: int  # tokens it covers
     state_slot: int  # row of the state and conv-tail slabs
-    kv_slots: torch.Tensor  # [position] int64, read only, shared; [0] without full attention
+    kv_slots: torch.Tensor  # [position] int64 on the host, read only; [0] without full attention
     exact: bool  # no interior after other tokens
     segment_keys: frozenset[SegmentKey]  # every segment it contains; deleted with any of them
 
@@ -71,7 +71,7 @@ class ChainSpec:
     digest: bytes
     position: int
     state_slot: int
-    kv_slots: torch.Tensor  # [position] int64; [0] without full attention
+    kv_slots: torch.Tensor  # [position] int64 on the host; [0] without full attention
     exact: bool
     segment_keys: frozenset[SegmentKey]
     kind: BorderKind
@@ -146,6 +146,15 @@ class Usage:
     def total(self) -> ByteStates:
         """All three slabs together."""
         return self.state_rows + self.transition_rows + self.kv_slots
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What one namespace holds; slots that several of its entries share count once."""
+
+    num_segments: int = 0
+    num_chains: int = 0
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

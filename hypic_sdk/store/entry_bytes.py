@@ -65,7 +65,7 @@ def entry_num_bytes(slabs: Slabs, entry: SegmentEntry) -> int:
 
 def payload_digest(payload: torch.Tensor) -> bytes:
     """BLAKE2b (16 bytes) of a payload on the CPU: what both ends of a transfer compare."""
-    return hashlib.blake2b(memoryview(payload.numpy()), digest_size=16).digest()
+    return hashlib.blake2b(payload.numpy().data, digest_size=16).digest()
 
 
 def _padded(piece: torch.Tensor, itemsize: int = 1) -> int:

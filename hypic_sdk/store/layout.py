@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -183,6 +183,27 @@ class StoreLayout:
             num_transition_rows=segments if self.keeps_transitions else 0,
             budget_bytes=config.budget_bytes,
         )
+
+    def budget_for(
+        self, config: StoreConfig, state_rows: int, transition_rows: int, kv_slots: int
+    ) -> int:
+        """A budget whose split gives at least so many slots of each kind; at most 1 % too large."""
+
+        def holds(budget_bytes: int) -> bool:
+            sizes = self.split(replace(config, budget_bytes=budget_bytes))
+            return (
+                sizes.num_state_rows >= state_rows
+                and sizes.num_transition_rows >= transition_rows
+                and sizes.num_kv_slots >= kv_slots
+            )
+
+        small, large = config.budget_bytes, 2 * config.budget_bytes
+        while not holds(large):
+            small, large = large, 2 * large
+        while large - small > large // 100:
+            middle = (small + large) // 2
+            small, large = (small, middle) if holds(middle) else (middle, large)
+        return large
 
     def sizes(
         self, *, num_state_rows: int, num_transition_rows: int, budget_bytes: int

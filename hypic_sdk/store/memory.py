@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, final
 
-import torch
-
 from hypic_sdk.errors import PoolExhausted
 from hypic_sdk.store.arena import Amount, Arena, Holding
-from hypic_sdk.store.entries import SegmentEntry
+from hypic_sdk.store.entries import Holdings, SegmentEntry
 from hypic_sdk.store.eviction import EvictionPolicy
 from hypic_sdk.store.layout import SlabSizes, StoreLayout
 from hypic_sdk.store.private_pool import PrivatePool
 from hypic_sdk.store.public_pool import PublicPool
 from hypic_sdk.store.residents import AnyResident, Residents
 from hypic_sdk.store.slot_pool import SlotPool
-from hypic_sdk.store.slot_ranges import SlotRanges
+from hypic_sdk.store.slot_ranges import SlotRanges, count, union
 
 if TYPE_CHECKING:
     from hypic_sdk.store.lease import Lease
@@ -33,11 +31,9 @@ class Memory:
         policy: EvictionPolicy[AnyResident],
         *,
         max_chain_entries_per_session: int,
-        device: torch.device,
     ) -> None:
         self.layout = layout
         self.sizes = sizes
-        self.device = device
         self.arena = Arena(layout, sizes)
         self.policy = policy
         self.residents = Residents(self.arena, policy)
@@ -46,12 +42,45 @@ class Memory:
         self.leases: dict[Lease, None] = {}
         self.num_evicted = 0
 
-    def refuse_if_never(self, wanted: Amount, pinned: Sequence[Holding]) -> None:
-        """Raise PoolExhausted if even an empty store could not hold the wanted and the pinned."""
-        for pool, num_wanted, slots in self._by_pool(wanted, pinned):
-            needed = num_wanted + pool.needed_and_idle(slots)[0]
-            if needed > pool.num_slots:
-                raise _never_fits(pool, needed)
+    def refuse_if_never(
+        self,
+        wanted: Amount,
+        pinned: Sequence[Holding],
+        enough: Callable[[Amount], int | None] = lambda needed: None,
+    ) -> None:
+        """Raise PoolExhausted if even an empty store could not hold the wanted and the pinned.
+
+        Args:
+            enough: the budget that could.
+        """
+        needed = Amount(
+            *(
+                num_wanted + pool.needed_and_idle(slots)[0]
+                for pool, num_wanted, slots in self._by_pool(wanted, pinned)
+            )
+        )
+        for pool, num_needed in zip(self.arena, needed, strict=True):
+            if num_needed > pool.num_slots:
+                raise self._never_fits(pool, num_needed, enough(needed))
+
+    def _never_fits(
+        self, pool: SlotPool, num_needed: int, enough_bytes: int | None
+    ) -> PoolExhausted:
+        needed_bytes, limit_bytes = (num_needed * pool.slot_bytes, pool.num_slots * pool.slot_bytes)
+        budget_bytes = self.sizes.budget_bytes + self.sizes.unused_bytes
+        to = "" if enough_bytes is None else f" to {enough_bytes}"
+        return PoolExhausted(
+            f"the request needs {needed_bytes} bytes of {pool.name} ({num_needed} slots), the "
+            f"store has {limit_bytes} ({pool.num_slots} slots): raise budget_bytes from "
+            f"{budget_bytes}{to}, or ask for less (documents, prompt, max_tokens, n)",
+            pool=pool.name,
+            needed_bytes=needed_bytes,
+            limit_bytes=limit_bytes,
+            setting="budget_bytes",
+            budget_bytes=budget_bytes,
+            enough_bytes=enough_bytes,
+            retryable=False,  # true of the class, but waiting can not help here
+        )
 
     def fits(self, wanted: Amount, pinned: Sequence[Holding]) -> bool:
         """Whether the wanted could be free once all idle entries but the pinned are evicted."""
@@ -71,8 +100,7 @@ class Memory:
         """
         if not self._short(wanted):
             return True
-        # sorting is stable: the policy's order holds among the retained, and among the others
-        victims = sorted(self.policy.order(), key=lambda resident: resident.retained)
+        victims = self.victims()
         if only_spare:
             victims = [resident for resident in victims if not resident.retained]
         # KV slots that idle entries share come free with the last of them only, so such entries
@@ -80,6 +108,26 @@ class Memory:
         self._evict_some(wanted, victims, SlotPool.frees)
         self._evict_some(wanted, [v for v in victims if v.findable], SlotPool.num_unpinned)
         return not self._short(wanted)
+
+    def victims(self) -> list[AnyResident]:
+        """Idle entries in the order in which they go when room is needed."""
+        # sorting is stable: the policy's order holds among equals
+        return sorted(self.policy.order(), key=lambda one: (one.retained, one.priority))
+
+    def holdings(self, namespace: str) -> Holdings:
+        """What a namespace's findable entries hold."""
+        segments = [one for one in self.segments.held.values() if one.namespace == namespace]
+        chains = [one for one in self.chains.held.values() if one.namespace == namespace]
+        held = [one.holding for one in segments] + [one.holding for one in chains]
+        num_bytes = sum(
+            count(union(slots)) * pool.slot_bytes
+            for pool, _, slots in self._by_pool(Amount(), held)
+        )
+        return Holdings(len(segments), len(chains), num_bytes)
+
+    def evict(self, victim: AnyResident) -> None:
+        """Drop an idle entry."""
+        self._evict(victim)
 
     def _evict_some(
         self,
@@ -117,15 +165,3 @@ class Memory:
         """Per slab: itself, how many slots are wanted, which are to be pinned."""
         groups = zip(*pinned, strict=True) if pinned else ((), (), ())
         yield from zip(self.arena, wanted, groups, strict=True)
-
-
-def _never_fits(pool: SlotPool, num_needed: int) -> PoolExhausted:
-    needed_bytes, limit_bytes = (num_needed * pool.slot_bytes, pool.num_slots * pool.slot_bytes)
-    return PoolExhausted(
-        f"the request needs {needed_bytes} bytes of {pool.name} ({num_needed} slots), the store "
-        f"has {limit_bytes} ({pool.num_slots} slots)",
-        pool=pool.name,
-        needed_bytes=needed_bytes,
-        limit_bytes=limit_bytes,
-        retryable=False,  # true of the class, but waiting can not help here
-    )

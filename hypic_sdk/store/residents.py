@@ -9,6 +9,8 @@ from hypic_sdk.store.arena import Arena, Holding
 from hypic_sdk.store.entries import ChainEntry, SegmentEntry
 from hypic_sdk.store.eviction import EvictionPolicy
 
+USUAL_PRIORITY = 50
+
 EntryT = TypeVar("EntryT", SegmentEntry, ChainEntry)
 
 
@@ -24,6 +26,7 @@ class Resident(Generic[EntryT]):
     retained: bool = True
     kv_stop: int | None = None  # of a chain: the slot behind its last token's
     pins: int = 0
+    priority: int = USUAL_PRIORITY  # of those that may be evicted, lower ones go first
     # false once deleted: no index names it, and it goes with its last pin
     findable: bool = True
 

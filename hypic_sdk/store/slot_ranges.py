@@ -1,6 +1,7 @@
 """Sets of slots as ranges: slots are handed out side by side, so a few ranges name thousands.
 
-The store keeps its books on the host in these; only what goes to the engine is a tensor.
+The store keeps its books on the host in these; what goes to the engine is a tensor, on the host as
+well: the engine makes its tables of numbers, and copies them to the device as it runs them.
 """
 
 from __future__ import annotations
@@ -49,19 +50,18 @@ def union(groups: Iterable[SlotRanges]) -> SlotRanges:
 
 
 def ranges_of(slots: torch.Tensor) -> SlotRanges:
-    """Slots [n] int64 in the order of the tensor."""
+    """Slots [n] int64 on the host, in the order of the tensor."""
     if slots.numel() == 0:
         return ()
-    slots = slots.to("cpu")
     last = (slots.diff() != 1).nonzero().flatten()
     starts = slots[torch.cat((torch.zeros(1, dtype=torch.int64), last + 1))].tolist()
     stops = slots[torch.cat((last, torch.tensor([slots.numel() - 1])))].tolist()
     return tuple(range(a, b + 1) for a, b in zip(starts, stops, strict=True))
 
 
-def tensor_of(slots: SlotRanges, device: torch.device) -> torch.Tensor:
-    """Slots as [n] int64."""
+def tensor_of(slots: SlotRanges) -> torch.Tensor:
+    """Slots as [n] int64 on the host."""
     if len(slots) == 1:
-        return torch.arange(slots[0].start, slots[0].stop, device=device)
+        return torch.arange(slots[0].start, slots[0].stop)
     pieces = [torch.arange(span.start, span.stop) for span in slots]
-    return torch.cat([torch.empty(0, dtype=torch.int64), *pieces]).to(device)
+    return torch.cat([torch.empty(0, dtype=torch.int64), *pieces])

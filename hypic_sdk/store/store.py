@@ -17,6 +17,7 @@ from hypic_sdk.store.entries import (
     ChainRef,
     ChainSpec,
     EntrySpec,
+    Holdings,
     Need,
     Removal,
     SegmentEntry,
@@ -68,6 +69,8 @@ class Store:
             ConfigError: the budget can not hold one segment and one request over it.
         """
         self.layout = layout
+        # sizes that were given follow from no budget
+        self._config = config if sizes is None else None
         self.sizes = sizes if sizes is not None else layout.split(config)
         self.slabs = Slabs.allocate(layout, self.sizes, device)
         assert self.slabs.num_bytes == self.sizes.budget_bytes, "slabs and budget disagree"
@@ -76,7 +79,6 @@ class Store:
             self.sizes,
             policy if policy is not None else Lru(),
             max_chain_entries_per_session=config.max_chain_entries_per_session,
-            device=device,
         )
         logger.info(
             "store budget_bytes=%d unused_bytes=%d state_rows=%d transition_rows=%d kv_slots=%d",
@@ -129,7 +131,7 @@ class Store:
             state_rows=need.state_rows, kv_slots=need.kv_tokens if self.layout.keeps_kv else 0
         )
         wanted = sum((self._amount(spec) for spec in need.new_entries), start=own)
-        self._memory.refuse_if_never(wanted, pinned)
+        self._memory.refuse_if_never(wanted, pinned, self._enough)
         if not self._memory.fits(wanted, pinned):
             return None
         return self._grant(need, own, wanted, segments, chain)
@@ -227,6 +229,35 @@ class Store:
             self._memory.segments.forget_evictions()
         return removal + self._memory.chains.clear(namespace)
 
+    def set_priority(self, key: SegmentKey, priority: int) -> None:
+        """Let entries of lower priority be evicted before this one; nothing if it is not held."""
+        resident = self._memory.segments.find(key)
+        if resident is not None:
+            resident.priority = priority
+
+    def holdings(self, namespace: str) -> Holdings:
+        """What a namespace holds; slots that several of its entries share count once."""
+        return self._memory.holdings(namespace)
+
+    def trim(self, namespace: str, limit_bytes: int) -> int:
+        """Evict idle entries of a namespace until the rest takes no more than the limit.
+
+        Returns:
+            how many went.  What is pinned stays, so more may be held than the limit.
+        """
+        memory = self._memory
+        excess = memory.holdings(namespace).num_bytes - limit_bytes
+        num_gone = 0
+        for victim in memory.victims() if excess > 0 else ():
+            if excess <= 0:
+                break
+            if victim.namespace == namespace:
+                before = self.usage().total.free
+                memory.evict(victim)
+                excess -= self.usage().total.free - before
+                num_gone += 1
+        return num_gone
+
     def usage(self) -> Usage:
         """Bytes by state: they add up to the budget after every call."""
         memory = self._memory
@@ -246,6 +277,10 @@ class Store:
     def check(self) -> None:
         """Recount everything from the leases and entries; AssertionError where books disagree."""
         integrity.check(self._memory)
+
+    def _enough(self, needed: Amount) -> int | None:
+        """A budget that holds so many slots of each kind, where a budget was split."""
+        return None if self._config is None else self.layout.budget_for(self._config, *needed)
 
     def _grant(
         self,
@@ -278,7 +313,7 @@ class Store:
             seam=spec.seam,
             state_slot=holding.state_rows[0].start,
             transition_slot=holding.transition_rows[0].start if has_transition else NO_SLOT,
-            kv_slots=tensor_of(holding.kv_slots, self._memory.device),
+            kv_slots=tensor_of(holding.kv_slots),
             num_bytes=self.layout.segment_bytes(spec.interior_tokens),
         )
         filling = Filling(spec, entry, holding, self.abandon)
@@ -290,7 +325,7 @@ class Store:
             digest=spec.digest,
             position=spec.position,
             state_slot=spec.state_slot,
-            kv_slots=spec.kv_slots.to(self._memory.device),
+            kv_slots=spec.kv_slots,
             exact=spec.exact,
             segment_keys=spec.segment_keys,
         )

@@ -62,6 +62,14 @@ class Channel:
             except zmq.Again:
                 raise WorkerLost("no engine is at the other end of the channel") from None
 
+    def wait_for_peer(self, timeout_s: float) -> bool:
+        """Wait until the other end takes messages; whether it does.
+
+        Each direction connects by itself: a message that came says nothing about the way back.
+        """
+        with self._send_lock:
+            return bool(self._sender.poll(int(timeout_s * 1000), zmq.POLLOUT))
+
     def receive(self, timeout_s: float) -> codec.Message | None:
         """The next message; none after `timeout_s`.  Raises WorkerError for a torn one."""
         if not self._receiver.poll(int(timeout_s * 1000)):

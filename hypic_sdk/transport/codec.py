@@ -12,19 +12,38 @@ from typing import Any
 import msgspec
 
 from hypic_sdk.errors import HypicError, WorkerError
-from hypic_sdk.transport.control import Answer, Ask, CancelRequest, EngineFailed, EngineReady
+from hypic_sdk.transport.control import (
+    Alive,
+    Answer,
+    Ask,
+    CancelRequest,
+    EngineFailed,
+    EngineReady,
+    FinishRequest,
+    PeerLost,
+    RequestsBegun,
+)
 from hypic_sdk.transport.messages import EngineRequest, TokenEvent, WarmEvent, WarmRequest
+from hypic_sdk.transport.peer_messages import DropFetch, EntryReady, EntryRefused, FetchEntry
 
 Message = (
     EngineRequest
     | WarmRequest
     | CancelRequest
+    | FinishRequest
+    | PeerLost
+    | Alive
+    | RequestsBegun
     | Ask
     | TokenEvent
     | WarmEvent
     | Answer
     | EngineReady
     | EngineFailed
+    | FetchEntry
+    | EntryReady
+    | EntryRefused
+    | DropFetch
 )
 
 TAGS: Mapping[bytes, type[Any]] = MappingProxyType(
@@ -32,12 +51,20 @@ TAGS: Mapping[bytes, type[Any]] = MappingProxyType(
         b"generate": EngineRequest,
         b"warm": WarmRequest,
         b"cancel": CancelRequest,
+        b"finish": FinishRequest,
+        b"lost": PeerLost,
+        b"alive": Alive,
+        b"begun": RequestsBegun,
         b"ask": Ask,
         b"token": TokenEvent,
         b"warmed": WarmEvent,
         b"answer": Answer,
         b"ready": EngineReady,
         b"failed": EngineFailed,
+        b"fetch": FetchEntry,
+        b"entry": EntryReady,
+        b"refused": EntryRefused,
+        b"drop": DropFetch,
     }
 )
 """One tag per message type."""

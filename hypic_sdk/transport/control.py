@@ -1,4 +1,4 @@
-"""Control messages besides requests and events: cancel, questions to an engine, its answers."""
+"""Control messages besides requests and events: cancel, finish, questions and their answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,67 @@ class CancelRequest:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class FinishRequest:
+    """End one reply of a request as if an end token had come: the caller has what it wanted."""
+
+    request_id: str
+    reply_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsBegun:
+    """The engine is about to run these for the first time: if it dies, they may be why."""
+
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A sign of life of one worker of several, about once a second."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """Another worker is gone: whatever was asked of it does not come."""
+
+    worker: str
+
+
 class Question(Enum):
     """What an engine can be asked between two of its steps."""
 
     PROBE = "probe"  # which of `parts` are held -> list of bool
     DELETE = "delete"  # drop the entries of `parts` and every chain that contains one
     USAGE = "usage"  # bytes of the store by state -> dict
+    LOOK = "look"  # what is there of `parts` -> list of [Held, bytes, whether pinned]
+    PIN = "pin"  # keep the entries of `parts`, also those still to be made; PinBudgetExhausted
+    UNPIN = "unpin"
+    PRIORITY = "priority"  # `number` 0..99 of `parts`: lower ones are evicted first
+    LIMIT = "limit"  # most bytes that a namespace's entries may hold: `number`
+    HOLDINGS = "holdings"  # what a namespace holds in the pools -> dict
+    CLEAR = "clear"  # drop all entries of the namespace -> how many
+
+
+class Held(Enum):
+    """What there is of a segment in the public pool."""
+
+    NOT_KEPT = "not_kept"  # too short, or the engine's mode keeps no segments
+    COLD = "cold"  # never made, or deleted
+    EVICTED = "evicted"  # was there, and was dropped for room
+    FILLING = "filling"  # being computed
+    WARM = "warm"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryLook:
+    """What there is of one segment, and the bytes that its entry takes (or would take)."""
+
+    held: Held
+    num_bytes: int = 0
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +87,7 @@ class Ask:
     question: Question
     parts: tuple[PromptPart, ...] = ()
     namespace: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+from collections.abc import Iterator
+
 from hypic_sdk.errors import HypicError
 from hypic_sdk.transport.messages import FinishReason, TokenEvent, WarmEvent
 
@@ -13,6 +16,15 @@ def is_last(event: Event) -> bool:
     if isinstance(event, TokenEvent):
         return event.finish_reason is not None and event.replies_left == 0
     return event.done
+
+
+def events_until_last(events: queue.SimpleQueue[Event]) -> Iterator[Event]:
+    """Events as they come; ends after the last one."""
+    while True:
+        event = events.get()
+        yield event
+        if is_last(event):
+            return
 
 
 def failed(request_id: str, error: HypicError, *, is_warm: bool) -> Event:

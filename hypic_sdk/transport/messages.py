@@ -49,6 +49,14 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """A hint: another worker holds a segment's entry, or is the one that is to make it."""
+
+    segment_id: SegmentId
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One generation.  `max_tokens` 0 prepares everything and answers without a token."""
 
@@ -60,6 +68,7 @@ class EngineRequest:
     session_id: str | None = None
     timeout_s: float | None = None
     num_replies: int = 1  # so many replies to one prompt, which is prepared once
+    placements: tuple[Placement, ...] = ()  # a router's, never a caller's
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,7 @@ class WarmRequest:
     request_id: str
     segments: tuple[PromptPart, ...]  # role inner, with ids
     namespace: str = ""
+    background: bool = False  # yields to requests
 
 
 class SegmentStatus(Enum):
@@ -85,8 +95,10 @@ class MissReason(Enum):
     """Why a segment was not a hit."""
 
     NEVER_WARMED = "never_warmed"
+    IN_FLIGHT = "in_flight"  # another request or a warm job was computing it; this one waited
     EVICTED = "evicted"
     BELOW_MIN_TOKENS = "below_min_tokens"
+    ALL_SEAM = "all_seam"  # its seams leave no interior that could be kept
     POLICY_OFF = "policy_off"  # mode off, or a mode without segments
     CAPACITY = "capacity"
 
@@ -100,12 +112,12 @@ class SegmentReport:
     content_index: int
     status: SegmentStatus
     miss_reason: MissReason | None
-    tier: str | None  # gpu, host or disk, of a hit; the CPU engine's memory is called gpu too
+    tier: str | None  # gpu, peer, host or disk, of a hit; the CPU engine's memory is called gpu too
     start: int  # global position of its first token
     num_tokens: int
     reused_tokens: int  # tokens that were not computed in this request
     seam_tokens: int  # tokens recomputed in place
-    cold_ms: float  # time spent on computing it cold, 0 for a hit
+    cold_ms: float  # spent on computing it, or (`in_flight`) waited for it; 0 for a hit
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,22 @@ SETTINGS_FILE = "settings.json"
 
 
 @dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """One of several workers: its name, and where it meets the others."""
+
+    worker: str  # of this process alone: one that is started again has another
+    folder: str  # of their sockets, mode 0700
+    index: int  # of its place among them: which GPU it takes
+    num_workers: int
+    host: str = "127.0.0.1"  # of its end of links
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSettings:
     """Plain values only: they are written as JSON and read back by type."""
 
     model_folder: str
     config: EngineConfig = field(default_factory=EngineConfig)
     log_level: str = "WARNING"
+    script_file: str | None = None  # of a scripted engine; none: what is built in
+    peers: PeerSettings | None = None  # none: the only worker

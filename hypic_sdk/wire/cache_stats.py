@@ -17,8 +17,33 @@ class PoolBytes(ReplyModel):
     pinned: int  # in use
 
 
+class Amount(ReplyModel):
+    """How much of something a tenant has, and how much it may have; no limit of its own: none."""
+
+    used: int
+    limit: int | None
+
+
+class TenantStats(ReplyModel):
+    """What the caller's tenant has of each thing that has a quota."""
+
+    num_segments: Amount
+    text_bytes: Amount
+    cached_bytes: Amount
+    pinned_bytes: Amount
+    warm_jobs: Amount
+    in_flight: Amount
+
+
+class ClearedCache(ReplyModel):
+    """The answer to `POST /v1/cache/clear`: entries and chains that went; texts stay."""
+
+    object: Literal["cache.cleared"] = "cache.cleared"
+    removed: int
+
+
 class CacheStats(ReplyModel):
-    """The books of the worker's store."""
+    """The books of the worker's store, and what the caller's tenant has of it."""
 
     object: Literal["cache.stats"] = "cache.stats"
     budget_bytes: int
@@ -31,3 +56,4 @@ class CacheStats(ReplyModel):
     num_filling: int
     num_leases: int
     num_evicted: int  # entries dropped for room since the start
+    tenant: TenantStats | None = None

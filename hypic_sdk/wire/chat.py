@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
@@ -12,6 +11,7 @@ from hypic_sdk.wire import limits
 from hypic_sdk.wire.options import SamplingFields
 from hypic_sdk.wire.parse import WireModel
 from hypic_sdk.wire.parts import Content, DocumentItem, Name, Text, has_utf8
+from hypic_sdk.wire.tools import NamedTool, Tool, ToolChoice
 
 Arguments = Annotated[str, Field(max_length=limits.MAX_ARGUMENTS_CHARS)]
 
@@ -63,13 +63,15 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: int | None = Field(default=None, ge=0, le=limits.MAX_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=limits.MAX_TOP_LOGPROBS)
-    tools: list[dict[str, Any]] | None = Field(default=None, max_length=limits.MAX_TOOLS)
-    tool_choice: Any = None
+    tools: list[Tool] | None = Field(default=None, max_length=limits.MAX_TOOLS)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] = Field(default={}, max_length=limits.MAX_TEMPLATE_OPTIONS)
 
     @model_validator(mode="after")
     def _is_within_caps(self) -> Self:
-        written = json.dumps([self.tools, self.chat_template_kwargs], ensure_ascii=False)
+        shown = [tool.shown() for tool in self.tools or ()]
+        written = json.dumps([shown, self.chat_template_kwargs], ensure_ascii=False)
         has_utf8(written)
         size = len(written)
         if size > limits.MAX_TOOLS_JSON_CHARS:
@@ -79,7 +81,30 @@ class ChatRequest(SamplingFields):
             )
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
+        self._check_tool_choice()
         return self
+
+    def _check_tool_choice(self) -> None:
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(set(names)) < len(names):
+            raise ValueError("two tools have one name")
+        choice = self.tool_choice
+        if isinstance(choice, NamedTool) and choice.function.name not in names:
+            raise ValueError(f"tool_choice names {choice.function.name!r}, no tool has that name")
+        if choice == "required" and not names:
+            raise ValueError("tool_choice required needs tools")
+        if self.must_call and self.formats:
+            raise ValueError(f"a reply that has to be a call can have no {self.formats[0]}")
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the reply has to be a call of a tool."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def shown_tools(self) -> list[Tool]:
+        """The tools that the model is told of."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
     @property
     def token_limit(self) -> int | None:
@@ -90,9 +115,3 @@ class ChatRequest(SamplingFields):
     def num_logprobs(self) -> int | None:
         """How many alternatives to each token are told; none: no log-probabilities at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
-
-    def unsupported(self) -> Iterator[str]:
-        """Names of options that would change the answer and are not offered."""
-        yield from super().unsupported()
-        if self.tool_choice not in (None, "none", "auto"):
-            yield "tool_choice"

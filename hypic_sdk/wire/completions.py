@@ -49,7 +49,5 @@ class CompletionRequest(SamplingFields):
     def unsupported(self) -> Iterator[str]:
         """Names of options that would change the answer and are not offered."""
         yield from super().unsupported()
-        if self.echo:
-            yield "echo"
         if self.suffix:
             yield "suffix"

@@ -13,6 +13,7 @@ WarningCode = Literal[
     "tokens_differ_from_joint",
     "segment_last",
     "no_segments",
+    "auto_segment_capped",
 ]
 
 

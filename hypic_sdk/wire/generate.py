@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hypic_sdk.wire import limits
+from hypic_sdk.wire.formats import GrammarText
 from hypic_sdk.wire.options import StopText
 from hypic_sdk.wire.parse import ReplyModel, WireModel
 from hypic_sdk.wire.parts import FullText
@@ -16,7 +17,10 @@ SEPARATOR = "<<PIC_SEP>>"
 
 
 class GenerateSampling(WireModel):
-    """Sampling by SGLang's names.  Left out, `temperature` is 0 (there it is 1)."""
+    """Sampling by SGLang's names.  Left out, `temperature` is 0 (there it is 1).
+
+    `json_schema` is the text of a schema.
+    """
 
     max_new_tokens: int = Field(default=128, ge=0, le=limits.MAX_TOKENS)
     temperature: float = Field(default=0.0, ge=0.0, le=100.0)
@@ -25,7 +29,21 @@ class GenerateSampling(WireModel):
     stop: StopText | Annotated[list[StopText], Field(max_length=limits.MAX_STOPS)] | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=limits.MAX_STOP_TOKEN_IDS)
     ignore_eos: bool = False
+    min_new_tokens: int = Field(default=0, ge=0, le=limits.MAX_TOKENS)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=100.0)
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    json_schema: GrammarText | None = None
+    regex: GrammarText | None = None
+    n: Literal[1] = 1
     sampling_seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if self.json_schema is not None and self.regex is not None:
+            raise ValueError("a reply has one form, not json_schema and regex")
+        return self
 
 
 class GenerateRequest(WireModel):

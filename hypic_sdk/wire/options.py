@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hypic_sdk.wire import limits
+from hypic_sdk.wire.formats import (
+    GrammarText,
+    ResponseFormat,
+    Schema,
+    StructuredOutputs,
+    json_text,
+)
 from hypic_sdk.wire.parse import StrictModel, WireModel
-from hypic_sdk.wire.parts import Name
+from hypic_sdk.wire.parts import FullText, Name
 
+TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,8}$")]
+Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 StopText = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_CHARS)]
 
 
@@ -21,12 +30,15 @@ class HypicOptions(StrictModel):
     `on_missing`: what to do with a segment that is not registered: "recompute" takes the text
     beside its id, "error" refuses it all the same.  `session_id`: turns of one conversation, which
     keep chain entries of their own.  `report`: how much the reply tells about the cache.
+    `auto_segment`: "exact" finds registered texts in plain ones (but in what a model said) and
+    makes them segments.
     """
 
     mode: Literal["pic", "off"] = "pic"
     on_missing: Literal["recompute", "error"] = "recompute"
     session_id: Name | None = None
     report: Literal["segments", "summary", "none"] = "segments"
+    auto_segment: Literal["off", "exact"] = "off"
 
 
 class StreamOptions(WireModel):
@@ -43,7 +55,8 @@ class SamplingFields(WireModel):
 
     Left out, `temperature`, `top_k` and `top_p` are those of the model's generation_config.json; a
     model that names none answers with the likeliest token each time (`temperature` 0).
-    `max_tokens` is 256; `max_tokens` 0 prepares everything and answers nothing.
+    `max_tokens` is 256; `max_tokens` 0 prepares everything and answers nothing.  `n` replies come
+    from one prepared prompt.  `prompt_logprobs` computes the whole prompt, as `hypic.mode` "off".
     """
 
     model: Name | None = None
@@ -59,13 +72,48 @@ class SamplingFields(WireModel):
     stream_options: StreamOptions | None = None
     hypic: HypicOptions = HypicOptions()
 
-    # known, and without effect as long as they ask for what is done anyway
-    n: int | None = None
+    n: int | None = Field(default=None, ge=1, le=limits.MAX_REPLIES)
+    min_tokens: int | None = Field(default=None, ge=0, le=limits.MAX_TOKENS)
+    min_p: float | None = Field(default=None, ge=0.0, le=1.0)
+    frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
+    presence_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
+    repetition_penalty: float | None = Field(default=None, gt=0.0, le=100.0)
+    logit_bias: dict[TokenIdText, Bias] | None = Field(
+        default=None, max_length=limits.MAX_LOGIT_BIASES
+    )
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=limits.MAX_TOP_LOGPROBS)
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | GrammarText | None = None
+    guided_regex: GrammarText | None = None
+    guided_choice: list[FullText] | None = Field(
+        default=None, min_length=1, max_length=limits.MAX_CHOICES
+    )
+    guided_grammar: GrammarText | None = None
+
+    # known, and without effect as long as it asks for what is done anyway
     best_of: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    response_format: Any = None
+
+    @model_validator(mode="after")
+    def _has_one_format(self) -> Self:
+        if len(self.formats) > 1:
+            raise ValueError(f"a reply has one form, not {' and '.join(self.formats)}")
+        schema = self.response_format and self.response_format.json_schema
+        given = (schema.schema_ if schema else None, self.structured_outputs, self.guided_json)
+        for one in given:
+            value = one.json_ if isinstance(one, StructuredOutputs) else one
+            if value is not None:
+                json_text(value, "the schema")
+        return self
+
+    @property
+    def formats(self) -> list[str]:
+        """Names of the fields that hold the reply to a form."""
+        names = ("structured_outputs", "guided_json", "guided_regex", "guided_choice",
+                 "guided_grammar")  # fmt: skip
+        found = [name for name in names if getattr(self, name) is not None]
+        asked = self.response_format
+        return found if asked is None or asked.type == "text" else ["response_format", *found]
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -81,15 +129,5 @@ class SamplingFields(WireModel):
 
     def unsupported(self) -> Iterator[str]:
         """Names of options that would change the answer and are not offered."""
-        if self.n not in (None, 1):
-            yield "n"
         if self.best_of not in (None, 1):
             yield "best_of"
-        if self.frequency_penalty:
-            yield "frequency_penalty"
-        if self.presence_penalty:
-            yield "presence_penalty"
-        if self.logit_bias:
-            yield "logit_bias"
-        if self.response_format not in (None, {"type": "text"}):
-            yield "response_format"

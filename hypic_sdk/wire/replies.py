@@ -9,7 +9,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from hypic_sdk.wire.parse import ReplyModel
 from hypic_sdk.wire.report import CacheReport, Usage
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class TopLogprob(ReplyModel):
@@ -35,11 +35,51 @@ class Logprobs(ReplyModel):
     content: list[TokenLogprob]
 
 
+class PromptLogprob(ReplyModel):
+    """One of the tokens that could stand at a place of the prompt; the likeliest has rank 1."""
+
+    logprob: float
+    rank: int | None  # none: it is not among those that are told
+    decoded_token: str
+
+
+class CalledFunction(ReplyModel):
+    """A function that the model wants called; `arguments` is the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class ReplyToolCall(ReplyModel):
+    """A call of a tool; its result is sent back under the same id."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ReplyMessage(ReplyModel):
-    """The assistant's message."""
+    """The assistant's message.  `content` is null where it says nothing but calls.
+
+    `reasoning_content` and `tool_calls` are left out where there are none.
+    """
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[ReplyToolCall] | None = None
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in write(self).items()
+            if value is not None or name == "content"
+        }
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""For each token of the prompt the alternatives by their ids; none for the first."""
 
 
 class ChatChoice(ReplyModel):
@@ -60,6 +100,7 @@ class ChatCompletion(ReplyModel):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | None = None
     hypic: CacheReport | None = None
 
     @property
@@ -73,11 +114,37 @@ class ChatCompletion(ReplyModel):
         return self.id
 
 
+class FunctionDelta(ReplyModel):
+    """What a chunk adds to a call: its name first, then its arguments."""
+
+    name: str | None = None
+    arguments: str = ""
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in write(self).items() if value is not None}
+
+
+class ToolCallDelta(ReplyModel):
+    """A piece of the call at place `index` of the message; the first has its id and type."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in write(self).items() if value is not None}
+
+
 class Delta(ReplyModel):
     """What a chunk adds to the assistant's message."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
     @model_serializer(mode="wrap")
     def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -103,6 +170,7 @@ class ChatCompletionChunk(ReplyModel):
     model: str
     choices: list[ChunkChoice]
     usage: Usage | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     hypic: CacheReport | None = None
 
     @property
@@ -120,8 +188,8 @@ class CompletionLogprobs(ReplyModel):
     """Log-probabilities of a plain completion, as parallel lists."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]  # none: of a prompt's first token
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -132,6 +200,7 @@ class CompletionChoice(ReplyModel):
     text: str
     finish_reason: FinishReason | None = None
     logprobs: CompletionLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Completion(ReplyModel):

@@ -59,6 +59,7 @@ class CacheReport(ReplyModel):
 
     `exactness`: "exact" is equal to a full recompute by construction; "composed" has a cached
     interior after other tokens.  `live_tokens` went through the model, seams among them.
+    `degraded`: "auto_segment_capped" if a text was too long to look for segments in it.
     """
 
     exactness: Literal["exact", "composed"]
@@ -70,4 +71,5 @@ class CacheReport(ReplyModel):
     seam_tokens: int
     cold_tokens: int
     segments: tuple[SegmentUse, ...] | None  # none: the request asked for a summary only
+    degraded: str | None = None  # none: everything asked for was done
     timing_ms: Timing

@@ -3,25 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, FiniteFloat
+from pydantic import AfterValidator, Field, FiniteFloat, RootModel, Strict, model_validator
 
 from hypic_sdk.wire import limits
 from hypic_sdk.wire.parse import ReplyModel, WireModel
 from hypic_sdk.wire.parts import FullText, Name, SegmentIdText, has_utf8
 
-MetadataValue = Annotated[str, AfterValidator(has_utf8)] | int | FiniteFloat | bool | None
+MetadataValue = (
+    Annotated[str, AfterValidator(has_utf8)]
+    | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    | FiniteFloat
+    | bool
+    | None
+)
 Metadata = Annotated[dict[Name, MetadataValue], Field(max_length=limits.MAX_METADATA)]
+
+_UNIT_S: Mapping[str, int] = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86_400})
+
+
+def _seconds(duration: int | str) -> int:
+    seconds = duration
+    if isinstance(seconds, str):
+        seconds = int(seconds[:-1]) * _UNIT_S[seconds[-1]]
+    if not 1 <= seconds <= limits.MAX_TTL_S:
+        raise ValueError(f"a time to live is 1 to {limits.MAX_TTL_S} seconds, not {seconds}")
+    return seconds
+
+
+Duration = Annotated[
+    Annotated[int, Strict()] | Annotated[str, Field(pattern=r"^[0-9]{1,10}[smhd]$")],
+    AfterValidator(_seconds),
+]
+"""Seconds, or a text like `30m`, `12h` or `7d`."""
+
+
+class Retention(WireModel):
+    """How early a segment's entry goes when room is needed: those of lower priority first."""
+
+    priority: int = Field(default=50, ge=0, le=99)
+
+
+class PinTerm(WireModel):
+    """A pin: the segment's entry is not evicted; without `ttl` until it is unpinned."""
+
+    ttl: Duration | None = None
 
 
 class NewSegmentItem(WireModel):
-    """One text to register."""
+    """One text to register.
+
+    `ttl`: how long from now; then its text, its entry and every chain that contains it go.
+    """
 
     text: FullText
     external_id: Name | None = None
     title: Name | None = None
     metadata: Metadata | None = None
+    ttl: Duration | Literal["never"] | None = None
+    retention: Retention | None = None
 
 
 class RegisterRequest(WireModel):
@@ -33,9 +75,48 @@ class RegisterRequest(WireModel):
 
 
 class SegmentIds(WireModel):
-    """Some segments, by their ids: to look up, to warm, to delete."""
+    """Some segments, by their ids: to look up."""
 
     segment_ids: list[SegmentIdText] = Field(min_length=1, max_length=limits.MAX_IDS_PER_CALL)
+
+
+class WarmCreate(SegmentIds):
+    """`POST /v1/segments/warm`.
+
+    `background` yields to requests: it is done when nobody else wants the engine, and a little
+    beside them.  `pin` keeps the entries once they are there.
+    """
+
+    priority: Literal["background", "normal"] = "normal"
+    pin: PinTerm | None = None
+
+
+class SegmentQuery(WireModel):
+    """The query of a list: segments whose metadata say all of this."""
+
+    metadata: Metadata
+
+
+class SegmentSelection(WireModel):
+    """Some segments, in one of three ways: to delete.
+
+    `metadata`: all that say this, names and values.
+    """
+
+    segment_ids: list[SegmentIdText] | None = Field(
+        default=None, min_length=1, max_length=limits.MAX_IDS_PER_CALL
+    )
+    external_ids: list[Name] | None = Field(
+        default=None, min_length=1, max_length=limits.MAX_IDS_PER_CALL
+    )
+    metadata: Metadata | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        given = (self.segment_ids, self.external_ids, self.metadata)
+        if sum(one is not None for one in given) != 1:
+            raise ValueError("give one of segment_ids, external_ids and metadata")
+        return self
 
 
 class SegmentObject(ReplyModel):
@@ -48,6 +129,10 @@ class SegmentObject(ReplyModel):
     metadata: dict[str, MetadataValue]
     tokens: int
     created_at: int
+    expires_at: int | None = None
+    retention: Retention = Retention()
+    pinned: bool = False
+    pin_expires_at: int | None = None
     created: bool | None = None
 
 
@@ -61,25 +146,36 @@ class SegmentList(ReplyModel):
 
 
 class SegmentUpdate(WireModel):
-    """`PATCH /v1/segments/{id}`: what is left out stays as it is."""
+    """`PATCH /v1/segments/{id}`: what is left out stays as it is; `pin: false` unpins."""
 
     external_id: Name | None = None
     title: Name | None = None
     metadata: Metadata | None = None
+    ttl: Duration | Literal["never"] | None = None
+    retention: Retention | None = None
+    pin: PinTerm | Literal[False] | None = None
     replace_external: bool = False
 
 
 class SegmentState(ReplyModel):
-    """Whether a segment is registered, and whether it is in the public pool now."""
+    """What there is of a segment: whether it is registered, and its entry in the public pool."""
 
-    state: Literal["unknown", "registered", "warm"]
+    state: Literal["unknown", "registered", "warming", "warm", "evicted", "not_kept"]
     tokens: int | None = None
+    tier: Literal["gpu", "host", "disk"] | None = None  # where a warm one lies
+    bytes: int | None = None  # that its entry takes, or would take
+    pinned: bool = False
+
+
+class SegmentStates(RootModel[dict[str, SegmentState]]):
+    """The answer to a lookup: one state for each id."""
 
 
 class DeletedSegment(ReplyModel):
-    """The answer to a deletion."""
+    """The answer to a deletion.  `id` is none for an external id that names nothing."""
 
-    id: str
+    id: str | None
+    external_id: str | None = None
     object: Literal["segment.deleted"] = "segment.deleted"
     deleted: bool
 
@@ -124,6 +220,7 @@ class WarmJobObject(ReplyModel):
     id: str
     object: Literal["warm_job"] = "warm_job"
     status: Literal["running", "succeeded", "failed", "cancelled"]
+    priority: Literal["background", "normal"] = "normal"
     created_at: int
     counts: WarmCounts
     tokens: WarmTokens

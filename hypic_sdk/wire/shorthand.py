@@ -27,6 +27,16 @@ class SamplingOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
+    n: int
+    min_tokens: int
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[str, float]
+    prompt_logprobs: int
+    response_format: Mapping[str, Any]
+    structured_outputs: Mapping[str, Any]
     stream_options: Mapping[str, Any]
     hypic: Mapping[str, Any]
 
@@ -40,7 +50,8 @@ class ChatOptions(SamplingOptions, total=False):
     logprobs: bool
     top_logprobs: int
     tools: Sequence[Mapping[str, Any]]
-    tool_choice: str
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
     chat_template_kwargs: Mapping[str, Any]
 
 
@@ -48,6 +59,7 @@ class CompletionOptions(SamplingOptions, total=False):
     """What a plain completion may be asked for besides."""
 
     logprobs: int
+    echo: bool
 
 
 def chat_request(messages: Iterable[Mapping[str, Any]], options: ChatOptions) -> ChatRequest:

@@ -74,11 +74,38 @@ def test_what_is_wrong_is_named(words: tuple[str, ...], error: type[HypicError])
         run("generate", *words)
 
 
+def test_an_empty_document_is_named(tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_text(" \n")
+    with pytest.raises(RequestError, match=r"blank\.txt is empty"):
+        run("generate", "-q", "x", "-d", str(tmp_path / "blank.txt"))
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--mode", "turbo"), 2, "turbo"),
+        (("--seam", "wide"), 2, "wide"),
+        (("-d", "no/such/[file].txt"), 2, "no/such/[file].txt"),
+        (("--no-such-flag",), 2, "no-such-flag"),
+        (("--model", "no/such/folder"), 1, "no/such/folder"),
+    ],
+)
 def test_an_error_is_a_sentence_and_a_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["hypic", "generate", "-q", "x", "--mode", "turbo"])
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("sys.argv", ["hypic", "generate", "-q", "x", *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 1
-    assert "turbo" in capsys.readouterr().err
+    assert ended.value.code == status
+    assert said in capsys.readouterr().err
+
+
+def test_the_matcher_is_measured() -> None:
+    output = run("bench", "match", "--runs", "2", "--texts", "300", "--characters", "9000")
+    assert "nothing to find" in output
+    assert "half of it known" in output

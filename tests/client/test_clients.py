@@ -21,6 +21,7 @@ from hypic_sdk.errors import (
     RequestError,
     RequestTimeout,
     SegmentNotFound,
+    SegmentsMissing,
     UnknownModel,
     WorkerLost,
 )
@@ -73,6 +74,28 @@ class TestSegments:
         with pytest.raises(SegmentNotFound) as caught:
             client.segments.retrieve(made)
         assert caught.value.request_id
+
+    def test_terms_pins_and_what_metadata_say(self, client):
+        one, two = client.segments.create_many(
+            [
+                {"text": "A town", "metadata": {"page": 1}, "ttl": "1h", "priority": 7},
+                {"text": "B town", "external_id": "b"},
+            ]
+        )
+        assert one.expires_at - one.created_at == 3600
+        assert one.retention.priority == 7
+        assert [s.id for s in client.segments.list(metadata={"page": 1}).data] == [one.id]
+        assert client.segments.update(one, ttl="never").expires_at is None
+        assert client.segments.pin(one, ttl=60).pinned
+        assert not client.segments.unpin(one).pinned
+        assert client.segments.retrieve(one).title is None
+        job = client.segments.warm.create([one, two], priority="background")
+        assert job.wait(timeout_s=10).priority == "background"
+        told = client.segments.delete_many(external_ids=["b", "nobody"])
+        assert [(s.external_id, s.deleted) for s in told] == [("b", True), ("nobody", False)]
+        assert [s.deleted for s in client.segments.delete_many(metadata={"page": 1})] == [True]
+        with pytest.raises(RequestError, match="one of"):
+            client.segments.delete_many()
 
     def test_create_many_in_order_and_in_any_number(self, client):
         texts = [f"town {number}" for number in range(600)]
@@ -154,7 +177,7 @@ class TestChat:
     def test_errors_have_their_classes(self, client, worker):
         with pytest.raises(UnknownModel):
             client.chat.completions.create(messages=ASK, model="other")
-        with pytest.raises(SegmentNotFound) as caught:
+        with pytest.raises(SegmentsMissing) as caught:
             client.chat.completions.create(messages=ASK, documents=[{"segment_id": UNKNOWN}])
         assert caught.value.details["segment_ids"] == [UNKNOWN]
         worker.failure = WorkerLost("gone")
@@ -174,6 +197,11 @@ class TestChat:
             client.tokenize(messages=ASK).count
             == client.chat.completions.create(messages=ASK, max_tokens=0).usage.prompt_tokens
         )
+        assert client.tokenize(prompt="a town").count == 2
+        assert client.prompts.explain(prompt="a town").prompt_tokens == 2
+        for given in ({}, {"messages": ASK, "prompt": "x"}):
+            with pytest.raises(TypeError, match="either"):
+                client.tokenize(**given)
         assert client.cache.stats().num_evicted == 7
         assert client.is_ready()
 
@@ -208,6 +236,32 @@ class TestTrouble:
         until(lambda: worker.cancelled)
         with pytest.raises(RequestTimeout):
             client.chat.completions.create(messages=ASK, stream=True, timeout_s=0.1)
+
+    def test_options_for_one_call(self, client, worker):
+        """The same connections and loop, other limits; the client itself keeps its own."""
+        worker.pause_s = 0.3
+        hasty = client.with_options(timeout_s=0.1)
+        with pytest.raises(RequestTimeout):
+            hasty.chat.completions.create(messages=ASK)
+        until(lambda: worker.cancelled)
+        worker.pause_s = 0.0
+        assert client.chat.completions.create(messages=ASK).choices[0].message.content == SAID
+        worker.refuses = QueueFull("full")
+        with pytest.raises(QueueFull):
+            client.chat.completions.create(messages=ASK)
+        assert worker.num_refused == 1
+        with pytest.raises(QueueFull):
+            hasty.with_options(max_retries=2, timeout_s=9.0).chat.completions.create(messages=ASK)
+        assert worker.num_refused == 4
+
+    def test_options_on_a_loop(self, url):
+        async def run() -> None:
+            async with AsyncHypic(url) as client:
+                assert (await client.with_options(max_retries=0).models.list()).data
+                assert (await client.models.list()).data
+
+        asyncio.run(run())
+        gc.collect()  # sessions are shared: an open one would warn now
 
     def test_keys(self, worker, monkeypatch):
         with serve_fake(worker, tenants=Tenants({"key-of-red-0123456789": "red"})) as url:

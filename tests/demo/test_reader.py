@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hypic_sdk.demo import reader_path
-from hypic_sdk.demo.evaluate import load_reader
+from hypic_sdk.demo.evaluate import load_reader, score
+from hypic_sdk.demo.evaluation_data import pack_all
 from hypic_sdk.demo.library import DOCUMENTS, GLUE, QUESTIONS, SYSTEM, LibraryQuestion
-from hypic_sdk.demo.prompts import MIN_SEGMENT_TOKENS, PieceTokenizer
-from hypic_sdk.demo.reader_model import Layout
+from hypic_sdk.demo.prompts import MIN_SEGMENT_TOKENS, PieceTokenizer, PromptEncoder
+from hypic_sdk.demo.reader_model import Layout, Reader
+from hypic_sdk.demo.worlds import Example, Question
 
 MIB = 2**20
 
@@ -27,6 +30,11 @@ def tokenizer() -> PieceTokenizer:
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(reader_path(), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def own() -> Reader:
+    return load_reader(reader_path(), "cpu")
 
 
 def test_sizes() -> None:
@@ -44,14 +52,15 @@ def test_number_of_parameters(model: torch.nn.Module) -> None:
     assert sum(weight.numel() for weight in model.parameters()) <= 24_000_000
 
 
-def test_own_module_equals_transformers(model: torch.nn.Module, tokenizer: PieceTokenizer) -> None:
+def test_own_module_equals_transformers(
+    model: torch.nn.Module, tokenizer: PieceTokenizer, own: Reader
+) -> None:
     tokens = torch.tensor(tokenizer.callers([DOCUMENTS["ada"]]))
-    reader = load_reader(reader_path(), "cpu")
     positions = torch.arange(tokens.shape[1])[None]
     with torch.no_grad():
-        own = reader.logits(reader(tokens, Layout.of(torch.zeros_like(tokens), positions)))
+        got = own.logits(own(tokens, Layout.of(torch.zeros_like(tokens), positions)))
         wanted = model(tokens).logits
-    assert (own - wanted).norm() <= 1e-4 * wanted.norm()
+    assert (got - wanted).norm() <= 1e-4 * wanted.norm()
 
 
 def test_chat_template() -> None:
@@ -96,6 +105,27 @@ def test_the_reader_answers_the_library(
     with torch.no_grad():
         out = model.generate(ids, max_new_tokens=24, do_sample=False)  # type: ignore[operator]
     assert tokenizer.decode(out[0, ids.shape[1] :].tolist()) == question.answer
+
+
+def orders(question: LibraryQuestion) -> list[tuple[str, ...]]:
+    """Some orders of a question's documents; what updates another stays behind it."""
+    found = itertools.permutations(question.documents)
+    kept = [o for o in found if "news" not in o or o.index("ada") < o.index("news")]
+    return list(dict.fromkeys((kept[0], kept[-1], kept[len(kept) // 2])))
+
+
+@pytest.mark.parametrize("mode", ["full", "composed"])
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q.text)
+def test_the_library_is_answered_in_every_order(
+    question: LibraryQuestion, mode: str, tokenizer: PieceTokenizer, own: Reader
+) -> None:
+    encoder = PromptEncoder(tokenizer)
+    asked = (Question(question.text, question.answer, "one_hop"),)
+    for order in orders(question):
+        documents = tuple(DOCUMENTS[name] for name in order)
+        example = Example(SYSTEM, documents, (GLUE,) * len(order), asked)
+        scored = score(own, pack_all([encoder.encode(example)], 1, 64), mode, "cpu")
+        assert [right for _, right in scored] == [True], order
 
 
 def test_the_package_loads_no_torch() -> None:

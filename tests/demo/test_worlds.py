@@ -43,21 +43,15 @@ def test_names_come_from_one_pool_only(seed: int, held: bool) -> None:
 
 
 @pytest.mark.parametrize("key", RELATIONS)
-def test_held_out_phrasings_are_not_trained(key: str) -> None:
-    relation = RELATIONS[key]
-    assert not set(relation.statements) & set(relation.held_statements)
-    assert not set(relation.questions) & set(relation.held_questions)
-    assert len(relation.held_statements) == len(relation.held_questions) == 2
-
-
-@pytest.mark.parametrize("key", RELATIONS)
 def test_every_phrasing_renders(key: str) -> None:
     relation = RELATIONS[key]
     for template in (*relation.statements, *relation.held_statements):
         sentence = render(template, "Ada", "Oslo")
         assert "Oslo" in sentence
+        assert re.search(r"\{[spo]\}", template), f"{template!r} names no subject"
         assert not re.search(r"[{}]", sentence)
     for template in (*relation.questions, *relation.held_questions):
+        assert "{v}" not in template
         assert "Ada" in render(template, "Ada", "")
 
 

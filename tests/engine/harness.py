@@ -19,6 +19,7 @@ from hypic_sdk.config import (
     StoreConfig,
 )
 from hypic_sdk.engine.engine import Engine
+from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.families.registry import FAMILIES
 from hypic_sdk.models.base import CausalLM
 from hypic_sdk.models.tiny_hybrid import build_tiny
@@ -63,6 +64,7 @@ def engine_of(
     model: CausalLM | None = None,
     max_context_tokens: int | None = None,
     clock: Callable[[], float] = time.monotonic,
+    grammars: GrammarBook | None = None,
     **scheduler: object,
 ) -> Engine:
     """An engine on the CPU; segments of any length are kept."""
@@ -79,7 +81,7 @@ def engine_of(
         scheduler=SchedulerConfig(**{"step_tokens": 64, "chunk_tokens": 64, **scheduler}),
     )
     model = model if model is not None else model_of(family, dtype)
-    return Engine(model, "test", config, clock=clock)
+    return Engine(model, "test", config, grammars=grammars, clock=clock)
 
 
 def request_of(

@@ -112,6 +112,28 @@ def test_two_requests_that_miss_the_same_segment_compute_it_once():
     assert [report.cold_tokens for report in reports] == [150, 0]
     assert [r.segments[0].status for r in reports] == [SegmentStatus.COLD] * 2
     assert [r.segments[0].cold_ms > 0 for r in reports] == [True, True]
+    assert [r.segments[0].miss_reason for r in reports] == [
+        MissReason.NEVER_WARMED,
+        MissReason.IN_FLIGHT,
+    ]
+
+
+def test_who_waits_for_anothers_computation_is_told_how_long():
+    """By the engine's own clock, from its admission to the entry."""
+    clock = Clock()
+    engine = engine_of(clock=clock)
+    first, second = (request_of(question(seed, document(1, 150))) for seed in (5, 6))
+    engine.submit(first)
+    engine.step()
+    clock.now_s += 10.0
+    engine.submit(second)
+    engine.step()
+    clock.now_s += 2.0
+    events = drain(engine)
+    report = report_of(events_of(events, second.request_id))
+    assert report.segments[0].cold_ms == report.cold_ms == 2000.0
+    assert report.cold_tokens == 0
+    assert report_of(events_of(events, first.request_id)).segments[0].cold_ms < 2000.0
 
 
 def test_a_warm_job_and_a_request_share_a_miss():
@@ -261,6 +283,32 @@ def test_what_never_fits_is_refused_with_both_numbers():
     assert error["details"]["needed_bytes"] > error["details"]["limit_bytes"] > 0
 
 
+@pytest.mark.parametrize("family", ["gated_delta_rule", "gla", "lightning"])
+@pytest.mark.parametrize("expected_segment_tokens", [16, 64, 300])
+@pytest.mark.parametrize(
+    "fields", [{"num_replies": 30, "max_tokens": 2}, {"max_tokens": 1500}, {"max_tokens": 9}]
+)
+def test_the_budget_that_a_refusal_asks_for_is_enough(family, expected_segment_tokens, fields):
+    """And not much more than enough."""
+    settings = {"expected_segment_tokens": expected_segment_tokens, "max_context_tokens": 4096}
+    layout = engine_of(family).describe().store_layout
+    rows = 2 * layout.state_row_bytes + layout.transition_row_bytes
+    least = rows + 2 * expected_segment_tokens * layout.kv_slot_bytes
+    segments = [document(seed, 200) for seed in range(6)]
+    engine = engine_of(family, budget_bytes=least, **settings)
+    engine.submit(request_of(question(5, *segments), **fields))
+    error = error_of(drain(engine))
+    assert error["details"]["setting"] == "budget_bytes"
+    assert error["details"]["budget_bytes"] == least
+    assert str(least) in error["message"]
+    enough = error["details"]["enough_bytes"]
+    assert str(enough) in error["message"]
+    for budget_bytes, is_enough in ((enough, True), (int(0.98 * enough), False)):
+        other = engine_of(family, budget_bytes=budget_bytes, **settings)
+        other.submit(request_of(question(5, *segments), **fields))
+        assert (drain(other)[-1].error is None) is is_enough
+
+
 def test_a_segment_to_warm_that_never_fits_is_told_and_the_rest_goes_on():
     engine = small_engine()
     events = warm(engine, document(1, 600), document(2, 40))
@@ -360,7 +408,9 @@ def test_logits_that_are_not_finite_fail_one_request():
     for message in (good, bad):
         engine.submit(message)
     events = drain(engine)
-    assert error_of(events_of(events, bad.request_id))["code"] == "numerics_error"
+    error = error_of(events_of(events, bad.request_id))
+    assert error["code"] == "numerics_error"
+    assert error["details"] == {"reply_index": 0, "position": 10}
     check_ended(events_of(events, good.request_id))
 
 
@@ -377,7 +427,10 @@ def test_a_segment_that_is_not_finite_leaves_no_entry():
     engine.warm(WarmRequest("w", (spoilt,)))
     events = drain(engine)
     for message in messages:
-        assert error_of(events_of(events, message.request_id))["code"] == "numerics_error"
+        error = error_of(events_of(events, message.request_id))
+        assert error["code"] == "numerics_error"
+        assert error["details"] == {"segment_id": spoilt.segment_id, "num_tokens": 40}
+        assert spoilt.segment_id in error["message"]
     assert events_of(events, "w")[0].error["code"] == "numerics_error"
     assert events_of(events, "w")[-1].done
     check_ended(events_of(events, other.request_id))

@@ -57,7 +57,7 @@ def test_statuses_and_reasons():
     assert told == [
         (SegmentStatus.HIT, None, 44, 6),
         (SegmentStatus.COLD, MissReason.NEVER_WARMED, 0, 6),
-        (SegmentStatus.LIVE, MissReason.BELOW_MIN_TOKENS, 0, 0),
+        (SegmentStatus.LIVE, MissReason.ALL_SEAM, 0, 0),
         (SegmentStatus.TRAILING, None, 0, 0),
     ]
     assert [s.tier for s in report.segments] == ["gpu", None, None, None]
@@ -68,6 +68,15 @@ def test_statuses_and_reasons():
     assert report.live_tokens == 10 + 2 + 12 + 4 + 30
     assert report.cold_ms > 0
     assert report.ttft_ms >= report.queue_ms >= 0
+
+
+def test_a_segment_that_is_all_seam_says_so():
+    """However long it is; and one that is too short says that, whatever its seams."""
+    engine = engine_of(seam=SeamRule.parse("100%"))
+    (segment,) = report_of(answer(engine, prompt_of(inner(tokens(1, 50)), (5, 5)))).segments
+    assert segment.status is SegmentStatus.LIVE
+    assert segment.miss_reason is MissReason.ALL_SEAM
+    assert segment.seam_tokens == 0  # nothing of it was cached
 
 
 def test_switched_off_segments_say_so():

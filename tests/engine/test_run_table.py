@@ -42,7 +42,7 @@ def memory() -> ColdMemory:
 
 def scattered(count: int, first: int = 0) -> KvTable:
     """Slots that do not rise by one."""
-    return KvTable(torch.arange(first, first + 2 * count, 2).flip(0))
+    return KvTable(torch.arange(first, first + 2 * count, 2).flip(0), CPU)
 
 
 def visible(table: RunTable) -> dict[int, list[int]]:
@@ -56,10 +56,10 @@ def visible(table: RunTable) -> dict[int, list[int]]:
 
 
 def test_kv_tables_know_whether_they_are_a_range():
-    assert KvTable(torch.arange(5, 9)).contiguous_start == 5
-    assert KvTable(torch.tensor([5, 7])).contiguous_start is None
-    assert KvTable(torch.tensor([6, 5])).contiguous_start is None
-    assert KvTable(torch.empty(0, dtype=torch.int64)).numbers == []
+    assert KvTable(torch.arange(5, 9), CPU).contiguous_start == 5
+    assert KvTable(torch.tensor([5, 7]), CPU).contiguous_start is None
+    assert KvTable(torch.tensor([6, 5]), CPU).contiguous_start is None
+    assert KvTable(torch.empty(0, dtype=torch.int64), CPU).numbers == []
 
 
 @given(positions=st.lists(st.integers(0, 40), min_size=1, max_size=20))
@@ -86,7 +86,9 @@ def test_decode_rows_see_their_own_past_and_nothing_else(positions):
 
 
 def stretch(kv: KvTable, steps: list, token_ids: list[int]) -> LiveStretch:
-    return LiveStretch(token_ids, steps, load_slot=NO_SLOT, save_slot=2, kv=kv, wants_logits=True)
+    return LiveStretch(
+        token_ids, steps, load_slot=NO_SLOT, save_slots=[2], kv=kv, wants_logits=True
+    )
 
 
 def test_a_stretch_walks_runs_gaps_and_snapshots_in_order():
@@ -173,10 +175,26 @@ def test_a_model_without_attention_has_no_slots():
     build = builder(has_attention=False)
     gap = Gap(KEY, 0, segment_start=0, num_tokens=20, seam=SeamWidths(4, 2))
     steps = [LiveRun(0, 4), SpliceGap(gap, entry_of(20, 4, 2)), LiveRun(18, 20)]
-    none = KvTable(torch.empty(0, dtype=torch.int64))
+    none = KvTable(torch.empty(0, dtype=torch.int64), CPU)
     build.add_live(stretch(none, steps, [1] * 6))
     build.add_cold(ColdChunk([1] * 20, 0, entry_of(20, 4, 2), None))
     table = build.build()
     assert (table.attention_runs, table.cold_attention) == ((), ())
     assert table.placement is None
     assert table.entry_slots is None
+
+
+def test_no_table_is_read_back_from_the_device():
+    """Tensors on `meta` have no values that could be read."""
+    meta = torch.device("meta")
+    build = TableBuilder(has_attention=True, rotate_gaps=True, device=meta)
+    kv = KvTable(torch.arange(40), meta)
+    build.add_decode(9, 5, state_slot=0, kv=kv)
+    gap = Gap(KEY, 0, segment_start=3, num_tokens=20, seam=SeamWidths(4, 2))
+    steps = [LiveRun(0, 7), SpliceGap(gap, entry_of(20, 4, 2)), LiveRun(21, 25)]
+    build.add_live(stretch(kv, steps, list(range(11))))
+    build.add_cold(ColdChunk(range(30), 0, entry_of(30, 4, 2), None))
+    table = build.build()
+    assert table.placement is not None
+    for tensor in (table.ids, table.kv_slots, table.entry_slots, table.placement.source_slots):
+        assert tensor.device == meta

@@ -6,15 +6,15 @@ import torch
 
 from hypic_sdk.config import ReuseConfig
 from hypic_sdk.engine.plan import layout_prompt
-from hypic_sdk.engine.request import Request
-from hypic_sdk.engine.sampling import sample_requests
+from hypic_sdk.engine.request import Reply, Request
+from hypic_sdk.engine.sampling import sample_replies
 from hypic_sdk.transport.messages import EngineRequest, SamplingParams
 from tests.engine.prompts import prompt_of
 
 VOCAB = 1000
 
 
-def request(num_drawn: int = 0, seed: int = 7, **params: object) -> Request:
+def request(num_drawn: int = 0, seed: int = 7, **params: object) -> Reply:
     prompt = prompt_of((1,))
     layout = layout_prompt(prompt, ReuseConfig(), conv_width=1, namespace="", chunk_tokens=64)
     message = EngineRequest("r", prompt, SamplingParams(**{"temperature": 1.0, **params}))
@@ -28,14 +28,15 @@ def request(num_drawn: int = 0, seed: int = 7, **params: object) -> Request:
         now_s=0.0,
         stamp=0,
     )
-    made.reply = [1] * num_drawn
-    return made
+    reply = made.replies[0]
+    reply.token_ids = [1] * num_drawn
+    return reply
 
 
-def draw(*requests: Request) -> list[int]:
+def draw(*requests: Reply) -> list[int]:
     """From logits that prefer nothing, so that the noise alone decides."""
     flat = torch.zeros(len(requests), VOCAB)
-    return [sampled.token_id for sampled in sample_requests(flat, requests)]
+    return [sampled.token_id for sampled in sample_replies(flat, requests)]
 
 
 def test_steps_and_seeds_draw_apart():
@@ -52,7 +53,7 @@ def test_a_draw_does_not_depend_on_its_company():
 def test_each_request_has_its_own_settings():
     logits = torch.zeros(4, VOCAB)
     logits[:, 5], logits[:, 6] = 2.0, 1.0
-    got = sample_requests(
+    got = sample_replies(
         logits,
         [
             request(temperature=0.0),
@@ -73,5 +74,5 @@ def test_each_request_has_its_own_settings():
 def test_logits_that_are_not_finite_are_told():
     logits = torch.zeros(3, VOCAB)
     logits[1, 4] = float("nan")
-    got = sample_requests(logits, [request(), request(), request()])
+    got = sample_replies(logits, [request(), request(), request()])
     assert [sampled.is_finite for sampled in got] == [True, False, True]

@@ -13,8 +13,10 @@ from hypic_sdk.config import (
     SchedulerConfig,
     StoreConfig,
 )
+from hypic_sdk.engine import settings as settings_module
 from hypic_sdk.engine.settings import EngineSettings, resolve_settings
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.kernels.linear import reference
 from tests.engine.harness import model_of
 
 CPU = torch.device("cpu")
@@ -78,6 +80,26 @@ def test_threads_of_a_cpu_are_in_the_fingerprint():
         assert resolve().compute_fingerprint != one
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_processor_and_how_it_multiplies_are_in_the_fingerprint(monkeypatch):
+    one = resolve().compute_fingerprint
+    monkeypatch.setattr(settings_module, "cpu_type", lambda: "another processor")
+    assert resolve().compute_fingerprint != one
+    monkeypatch.undo()
+    assert resolve().compute_fingerprint == one
+    whole = reference.way
+
+    def other_way(num_inputs, num_outputs, dtype):
+        return {"cut": "tiled", "tiled": "cut"}[whole(num_inputs, num_outputs, dtype)]
+
+    monkeypatch.setattr(reference, "way", other_way)
+    assert resolve().compute_fingerprint != one
+    # without row-independent products there is nothing to choose
+    off = EngineConfig(determinism=Determinism.OFF)
+    changed = resolve(off).compute_fingerprint
+    monkeypatch.undo()
+    assert resolve(off).compute_fingerprint == changed
 
 
 @pytest.mark.parametrize(

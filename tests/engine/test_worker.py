@@ -86,6 +86,22 @@ def test_cancel_from_another_thread():
     assert events[-1].error["code"] == "request_cancelled"
 
 
+def test_finish_from_another_thread_is_a_good_end():
+    engine = engine_of()
+    with LocalWorker(engine) as worker:
+        message = request_of(prompt_of(tokens(2, 9)), max_tokens=10_000_000, num_replies=2)
+        stream = worker.submit(message)
+        stream.get(timeout_s=WAIT_S)
+        worker.finish(message.request_id, 1)
+        worker.finish(message.request_id)
+        events = collect(stream)
+        worker.call(check_idle)
+    lasts = [event for event in events if event.finish_reason is not None]
+    assert [event.finish_reason for event in lasts] == [FinishReason.STOP] * 2
+    assert sorted(event.reply_index for event in lasts) == [0, 1]
+    assert lasts[-1].report is not None
+
+
 def test_an_id_in_flight_is_refused_at_once_and_free_afterwards():
     with LocalWorker(engine_of()) as worker:
         first = worker.submit(

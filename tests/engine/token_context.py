@@ -63,6 +63,7 @@ class TokenContext:
     dtype: torch.dtype
     position: int = 0
     row_independent: bool = False
+    num_rows: int = 1
     recording: bool = False
     states: list[torch.Tensor] = field(default_factory=list)
     history: list[list[torch.Tensor]] = field(default_factory=list)

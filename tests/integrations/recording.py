@@ -31,16 +31,19 @@ class Recording:
 
     def create(self, **request: Any) -> Any:
         self._note(request)
-        return self.hypic.chat.completions.create(**request)
+        return self._endpoint(request).create(**request)
 
     def stream(self, **request: Any) -> Any:
         self._note(request)
-        return self.hypic.chat.completions.stream(**request)
+        return self._endpoint(request).create(stream=True, **request)
 
     def create_many(self, texts: list[str], *, warm: str = "none") -> Any:
         self.registered.append((texts, warm))
         self._note({})
         return self.hypic.segments.create_many(texts, warm=warm)
+
+    def _endpoint(self, request: dict[str, Any]) -> Any:
+        return self.hypic.completions if "prompt" in request else self.hypic.chat.completions
 
     def _note(self, request: dict[str, Any]) -> None:
         if self.error is not None:

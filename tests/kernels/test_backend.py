@@ -49,6 +49,13 @@ def test_a_cuda_device_with_triton_runs_the_kernel():
 
 
 @pytest.mark.usefixtures("without_triton")
+def test_a_librarys_kernel_needs_no_triton():
+    choice = backend.choose("op", reference, load_kernel, "cuda", False)
+    assert (choice.implementation, choice.run()) == ("library", "kernel")
+    assert backend.choose("op", reference, load_kernel, "cpu", False).implementation == "torch"
+
+
+@pytest.mark.usefixtures("without_triton")
 def test_without_triton_the_kernel_is_not_even_loaded():
     def refuse():
         raise AssertionError("loaded")
@@ -82,6 +89,18 @@ def test_a_choice_is_logged_once_per_op_and_device(caplog):
             backend.choose("first", reference, None, "cuda")
     assert len(caplog.records) == 3
     assert "op=second device=cpu implementation=torch reason=kernels run on cuda" in caplog.text
+
+
+def test_choices_are_told_within_a_block_only():
+    cpu = torch.device("cpu")
+    backend.select("before", reference, None, device=cpu)
+    with backend.picked_choices() as picked:
+        backend.select("first", reference, None, device=cpu)
+        with backend.picked_choices() as inner:
+            backend.select("second", reference, load_kernel, device=cpu)
+    backend.select("after", reference, None, device=cpu)
+    assert picked == {"first": backend.choose("first", reference, None, "cpu")}
+    assert [choice.implementation for choice in inner.values()] == ["torch"]
 
 
 def test_doors_open_without_triton():

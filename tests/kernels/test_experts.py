@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hypic_sdk.kernels.experts import kernel, reference
 from hypic_sdk.kernels.experts.op import Routing, experts, route
 from tests.closeness import assert_close
 
@@ -84,6 +87,93 @@ def test_the_lower_index_wins_a_tie():
     logits[1, 200:] = 1.0
     routing = route(logits, top_k=3, renormalise=True)
     assert routing.indices.tolist() == [[0, 1, 2], [200, 201, 202]]
+
+
+@given(
+    num_rows=st.integers(1, 70),
+    num_experts=st.integers(1, 9),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 2**31),
+)
+def test_a_rows_bits_depend_on_no_other_row_and_not_on_its_place(
+    num_rows, num_experts, dtype, seed
+):
+    """Whatever the routing does with the batch: rows in another order, among other rows, alone."""
+    torch.manual_seed(seed)
+    gate_up, down = draw(num_experts, 40, 21, dtype)
+    x = torch.randn(num_rows, 40).to(dtype)
+    routing = route(
+        torch.randn(num_rows, num_experts), top_k=1 + seed % num_experts, renormalise=True
+    )
+
+    def run(chosen):
+        rows = Routing(routing.indices[chosen], routing.weights[chosen])
+        return experts(x[chosen], rows, gate_up, down, row_independent=True)
+
+    whole, order = run(torch.arange(num_rows)), torch.randperm(num_rows)
+    assert torch.equal(run(order), whole[order])
+    some = order[: 1 + seed % num_rows]
+    assert torch.equal(run(some), whole[some])
+
+
+# the library's product on a CPU sums in another order than ours
+GROUPED_BOUNDS = {torch.float32: 1e-6, torch.bfloat16: 2**-6}
+
+
+@given(
+    num_rows=st.integers(0, 70),
+    num_experts=st.integers(1, 9),
+    dtype=st.sampled_from(list(GROUPED_BOUNDS)),
+    row_independent=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_the_grouped_product_is_the_definition(num_rows, num_experts, dtype, row_independent, seed):
+    """Experts without a row, with all rows, in pieces: `_ROWS_PER_GROUP` is passed at times."""
+    torch.manual_seed(seed)
+    gate_up, down = draw(num_experts, 16, 24, dtype)
+    x = torch.randn(num_rows, 16).to(dtype)
+    routing = route(
+        torch.randn(num_rows, num_experts), top_k=1 + seed % num_experts, renormalise=True
+    )
+    with mock.patch.object(kernel, "_ROWS_PER_GROUP", 1 + seed % 5):
+        got = kernel.experts(x, *routing, gate_up, down, row_independent=row_independent)
+    assert got.dtype == dtype
+    assert got.shape == x.shape
+    if num_rows:
+        bound = GROUPED_BOUNDS[dtype]
+        assert_close("grouped", got, dense(x, routing, gate_up, down), rel_rms=bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "sizes", [(8, 2, 256, 96), (64, 8, 512, 128), (256, 8, 2048, 512)], ids=str
+)
+def test_on_a_gpu_the_grouped_product_is_row_independent(sizes):
+    """Any batch, any order, and more rows than one call takes: the same bits for a row."""
+    num_experts, top_k, width, inner = sizes
+    torch.manual_seed(0)
+    gate_up = torch.randn(num_experts, 2 * inner, width, device="cuda").bfloat16() / width**0.5
+    down = torch.randn(num_experts, width, inner, device="cuda").bfloat16() / inner**0.5
+    assert kernel.suits(gate_up[0], gate_up, down)
+    num_rows = 2 * 128 * num_experts // top_k + 77
+    x = torch.randn(num_rows, width, device="cuda").bfloat16()
+    routing = route(
+        torch.randn(num_rows, num_experts, device="cuda"), top_k=top_k, renormalise=True
+    )
+
+    def run(chosen):
+        rows = Routing(routing.indices[chosen], routing.weights[chosen])
+        return experts(x[chosen], rows, gate_up, down, row_independent=True)
+
+    whole = run(torch.arange(num_rows, device="cuda"))
+    reference_rows = reference.experts(
+        x[:64], routing.indices[:64], routing.weights[:64], gate_up, down, row_independent=False
+    )
+    # both round inner activations and result to bf16
+    assert_close("grouped", whole[:64].cpu(), reference_rows.cpu(), rel_rms=2**-6)
+    for count in (1, 2, 15, 16, 64, 129, 300, 1000, num_rows):
+        chosen = torch.randperm(num_rows, device="cuda")[:count]
+        assert torch.equal(run(chosen), whole[chosen]), count
 
 
 def test_wrong_shapes_are_named():

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypic_sdk.kernels.attention_run import AttentionRun
+from hypic_sdk.kernels.live_attention import kernel, plan
 from hypic_sdk.kernels.live_attention.op import live_attention
 from tests.closeness import assert_close
 
@@ -150,3 +151,82 @@ def test_wrong_shapes_are_named():
     beyond = AttentionRun.over(0, 4, 0, torch.arange(157, 161))
     with pytest.raises(ValueError, match="up to 161 of 160"):
         live_attention(query, [beyond], keys, values, scale=1.0)
+
+
+KERNEL_BOUNDS = {torch.float32: 1e-6, torch.float16: 2**-9}
+
+
+@settings(max_examples=30)  # the interpreter runs one program at a time
+@given(
+    batch=batches(),
+    heads=st.sampled_from([(1, 1), (3, 1), (4, 4), (6, 2), (6, 3)]),
+    head_size=st.sampled_from([1, 3, 21, 64]),
+    dtype=st.sampled_from(list(KERNEL_BOUNDS)),
+    split=st.sampled_from([(8, 4), (16, 64), (1024, 64)]),
+    seed=st.integers(0, 2**31),
+)
+def test_the_kernel_agrees_with_the_definition(batch, heads, head_size, dtype, split, seed):
+    """In interpreter mode without a GPU; keys in one stretch, and in several."""
+    runs, num_rows = batch
+    query, keys, values = tensors(num_rows, *heads, head_size, dtype, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "SPLIT_KEYS", split[0])
+        patch.setattr(plan, "SPLIT_ROWS", split[1])
+        got = kernel.live_attention(query, runs, keys, values, scale=0.3)
+    assert got.dtype == dtype
+    want = naive(query, runs, keys, values, 0.3)
+    assert_close("attention", got, want, rel_rms=KERNEL_BOUNDS[dtype])
+    padding = torch.ones(num_rows, dtype=torch.bool)
+    for run in runs:
+        padding[run.row_start : run.row_stop] = False
+    assert got[padding].eq(0).all()
+
+
+@given(
+    batch=batches(),
+    split=st.sampled_from([(8, 4), (16, 64)]),
+    rows_per_task=st.sampled_from([1, 2, 5]),
+)
+def test_tasks_cover_every_row_and_key_once(batch, split, rows_per_task):
+    runs, _ = batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "SPLIT_KEYS", split[0])
+        patch.setattr(plan, "SPLIT_ROWS", split[1])
+        cut = plan.plan_attention(runs, [1000 * i for i in range(len(runs))], rows_per_task)
+    places = {merge.row: merge for merge in cut.merges}
+    seen = set()
+    for task in cut.tasks:
+        assert 1 <= task.num_rows <= rows_per_task
+        assert task.first_key < task.stop_key
+        run = runs[task.slots_start // 1000]
+        assert task.position == run.first_position + task.row - run.row_start
+        for row in range(task.row, task.row + task.num_rows):
+            for key in range(task.first_key, task.stop_key):
+                assert (row, key) not in seen
+                seen.add((row, key))
+        merge = places.get(task.row)
+        assert (merge is None) == (task.partial == -1)
+        if merge is not None:
+            assert merge.num_rows == task.num_rows
+            assert 0 <= task.partial - merge.first_partial < merge.num_partials
+    for run in runs:
+        for row in range(run.row_start, run.row_stop):
+            position = run.first_position + row - run.row_start
+            assert all((row, key) in seen for key in range(position + 1))
+    assert cut.num_partials == sum(merge.num_partials for merge in cut.merges)
+
+
+def test_the_kernels_bits_do_not_depend_on_other_runs_or_places(monkeypatch):
+    monkeypatch.setattr(plan, "SPLIT_KEYS", 32)
+    query, keys, values = tensors(50, 6, 3, 21, torch.float32)
+    moved = torch.randperm(NUM_SLOTS)
+    there = torch.empty_like(keys), torch.empty_like(values)
+    there[0][moved], there[1][moved] = keys, values
+    spans = ((0, 1, 100), (3, 36, 60), (40, 50, 0))
+    runs = [AttentionRun.over(a, b, n, torch.arange(n + b - a)) for a, b, n in spans]
+    together = kernel.live_attention(query, tuple(runs), keys, values, scale=0.2)
+    for run in runs:
+        alone = AttentionRun.over(run.row_start, run.row_stop, run.first_position, moved[run.slots])
+        rows = slice(run.row_start, run.row_stop)
+        got = kernel.live_attention(query, [alone], *there, scale=0.2)
+        assert torch.equal(got[rows], together[rows])

@@ -390,3 +390,67 @@ def test_an_output_that_does_not_fit_is_refused():
     tokens = sequence("gla", 9, Shape(2, 5, 3), 0)
     with pytest.raises(ValueError, match="out"):
         Slabs.poisoned(tokens.whole).walk(tokens.whole, [], out_LHV=torch.zeros(9, 2, 5))
+
+
+def walked(
+    slabs: Slabs, recurrence: Recurrence, items: list[Item] | tuple[Item, ...], **options: object
+) -> torch.Tensor:
+    """The kernel's walk, into an output of NaN."""
+    out = torch.full_like(recurrence.value, torch.nan)
+    options = {"gap_rotation": recurrence.key_rotation, "use_transition": True, **options}
+    kernel.live_scan(
+        recurrence.scan_inputs(), items, slabs.states, slabs.transitions, out, **options
+    )
+    return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=8)
+@given(layout=layouts(), shape=shapes(), seed=seeds(), compact=st.booleans(), warm=st.booleans())
+def test_the_kernel_walks_as_the_definition_does(family, layout, shape, seed, compact, warm):
+    """Runs shorter and longer than a walk may be, gaps side by side, a decode row behind them."""
+    lengths = [length for _, length in layout]
+    tokens = sequence(family, sum(lengths) + 1, shape, seed, torch.float32)
+    slabs = Slabs.poisoned(tokens.whole, compact=compact)
+    explicit = explicit_tokens(tokens.whole)
+    start = random_state(shape, seed, torch.float32) if warm else explicit.zeros()
+    slabs.states[10] = start
+    items, rows, position = [Item(LOAD, slot=10 if warm else -1)], [], 0
+    for slot, (kind, length) in enumerate(layout):
+        if kind == RUN:
+            items.append(Item(RUN, len(rows), len(rows) + length))
+            rows += range(position, position + length)
+        else:
+            gap = slabs.record(tokens.alone(position, position + length), slot)
+            items.append(gap._replace(start_position=position))
+        position += length
+    items += [Item(SAVE, slot=11), Item(LOAD, slot=11), Item(RUN, len(rows), len(rows) + 1)]
+    rows.append(position)
+    before = slabs.states.clone()
+    out = walked(slabs, packed(tokens.whole, rows), items)
+    want, _ = explicit.run(start.double(), 0, position + 1)
+    _, state = explicit.run(start.double(), 0, position)
+    assert_close("outputs", out, want[rows], rel_rms=BOUNDS[torch.float32])
+    assert_close("state", slabs.states[11], state, rel_rms=BOUNDS[torch.float32])
+    assert torch.equal(slabs.states[:11].nan_to_num(9.0), before[:11].nan_to_num(9.0))
+
+
+def test_a_walk_serves_all_layers_of_one_forward_and_no_other():
+    """The same tuple with other tensors; the same without its rotation; a list that was changed."""
+    tokens = sequence("lightning", 9, Shape(2, 8, 13), 0, torch.float32)
+    spec = tokens.whole.key_rotation
+    slabs = Slabs.poisoned(tokens.whole)
+    items = (Item(LOAD), slabs.record(tokens.alone(0, 9), 3)._replace(start_position=70))
+    items = (*items, Item(SAVE, slot=11))
+    want = rotate_state(slabs.states[3], spec, 70)
+    for factor in (1.0, 2.0):
+        slabs.states[3] *= factor
+        walked(slabs, tokens.whole, items)
+        assert_close("state", slabs.states[11], factor * want, rel_rms=1e-6)
+    walked(slabs, tokens.whole, items, gap_rotation=None)
+    assert torch.equal(slabs.states[11], slabs.states[3])
+    changing = list(items)
+    for slot in (6, 7):
+        changing[-1] = Item(SAVE, slot=slot)
+        walked(slabs, tokens.whole, changing, gap_rotation=None)
+        assert torch.equal(slabs.states[slot], slabs.states[3])

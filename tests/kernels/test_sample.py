@@ -14,7 +14,7 @@ from hypic_sdk.kernels.sample.op import logprobs, sample
 NAN, INF = float("nan"), float("inf")
 
 
-def draw(logits, temperature=1.0, top_k=0, top_p=1.0, seed=0, step=0):
+def draw(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, step=0):
     """`sample` with one setting for all rows, or one each."""
     rows = len(logits)
 
@@ -24,6 +24,7 @@ def draw(logits, temperature=1.0, top_k=0, top_p=1.0, seed=0, step=0):
     return sample(
         logits,
         spread(temperature, torch.float32),
+        spread(min_p, torch.float32),
         spread(top_k, torch.long),
         spread(top_p, torch.float32),
         spread(seed, torch.long),
@@ -31,10 +32,13 @@ def draw(logits, temperature=1.0, top_k=0, top_p=1.0, seed=0, step=0):
     )
 
 
-def expected(logits: list[float], temperature: float, top_k: int, top_p: float) -> list[float]:
+def expected(
+    logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float = 0.0
+) -> list[float]:
     """Probabilities by the definition, in plain Python."""
     best = max(logits)
     mass = [math.exp((logit - best) / temperature) for logit in logits]
+    mass = [one if one >= min_p else 0.0 for one in mass]  # the likeliest one's is 1
     ranked = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
     ranked = ranked[: top_k or None]
     total, kept, before = sum(mass[i] for i in ranked), [], 0.0
@@ -56,10 +60,17 @@ SETTINGS = [
     (1.0, 0, 0.0),
     (1.0, 99, 0.999),
 ]
+SETTINGS = [(*one, 0.0) for one in SETTINGS] + [
+    (1.0, 0, 1.0, 0.25),
+    (2.0, 0, 1.0, 0.25),  # of the probabilities at that temperature
+    (1.0, 3, 1.0, 0.1),
+    (1.0, 0, 0.8, 0.15),  # top_p is a share of what min_p left
+    (0.8, 5, 0.55, 1.0),
+]
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), SETTINGS)
-def test_frequencies_are_the_probabilities(temperature, top_k, top_p):
+@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), SETTINGS)
+def test_frequencies_are_the_probabilities(temperature, top_k, top_p, min_p):
     """Chi-square over 20,000 steps of one seed; ties at the filters' borders included."""
     logits = [0.3, 2.0, -1.0, 1.5, 2.0, 0.3, -INF, 1.5, 0.9]
     num_draws = 20_000
@@ -68,11 +79,12 @@ def test_frequencies_are_the_probabilities(temperature, top_k, top_p):
         temperature,
         top_k,
         top_p,
+        min_p,
         seed=12345,
         step=torch.arange(num_draws),
     ).ids
     counts = torch.bincount(ids, minlength=len(logits)).double()
-    want = num_draws * torch.tensor(expected(logits, temperature, top_k, top_p)).double()
+    want = torch.tensor(expected(logits, temperature, top_k, top_p, min_p)).double() * num_draws
     assert counts[want == 0].eq(0).all()
     possible = want > 0
     chi_square = ((counts - want).square() / want)[possible].sum()
@@ -85,18 +97,21 @@ def test_frequencies_are_the_probabilities(temperature, top_k, top_p):
     temperature=st.sampled_from([0.3, 1.0, 2.5]),
     top_k=st.integers(0, 14),
     top_p=st.sampled_from([0.0, 0.2, 0.5, 0.9, 0.99]),
+    min_p=st.sampled_from([0.0, 1e-6, 0.05, 0.4, 1.0]),
     seed=st.integers(-(2**63), 2**63 - 1),
 )
-def test_only_what_the_filters_leave_is_drawn(logits, temperature, top_k, top_p, seed):
+def test_only_what_the_filters_leave_is_drawn(logits, temperature, top_k, top_p, min_p, seed):
     ids = draw(
         torch.tensor([logits] * 32).float(),
         temperature,
         top_k,
         top_p,
+        min_p,
         seed=seed,
         step=torch.arange(32),
     ).ids
-    possible = {i for i, p in enumerate(expected(logits, temperature, top_k, top_p)) if p > 1e-9}
+    want = expected(logits, temperature, top_k, top_p, min_p)
+    possible = {i for i, p in enumerate(want) if p > 1e-9}
     assert set(ids.tolist()) <= possible
 
 
@@ -117,6 +132,7 @@ def test_one_seed_and_step_draw_one_id_whatever_the_batch():
     logits, index = torch.randn(rows, vocabulary), torch.arange(rows)
     settings = (
         torch.tensor([0.0, 1.0, 0.6])[index % 3],
+        torch.tensor([0.0, 0.3, 0.0, 0.01])[index % 4],
         torch.tensor([0, 0, 7, 290])[index % 4],
         torch.tensor([1.0, 0.5, 1.0, 0.9, 1.0])[index % 5],
         index * 31,
@@ -251,7 +267,7 @@ def test_logprobs_of_unusable_logits_spoil_nobody_else():
 def test_wrong_shapes_are_named():
     logits, one, two = torch.zeros(2, 5), torch.zeros(1), torch.zeros(2)
     with pytest.raises(ValueError, match=r"top_k \(1,\) for 2 rows"):
-        sample(logits, two, one.long(), two, two.long(), two.long())
+        sample(logits, two, two, one.long(), two, two.long(), two.long())
     with pytest.raises(ValueError, match="float16"):
         draw(logits.half())
     with pytest.raises(ValueError, match="vocabulary"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
+from hypic_sdk.kernels.short_conv import kernel, op
 from hypic_sdk.kernels.short_conv.op import short_conv
 from tests.closeness import assert_close
 
@@ -17,6 +19,15 @@ LOAD, RUN, GAP, SAVE = ItemKind
 SLOTS, LAYERS, LAYER = 6, 3, 1
 # fp64 and fp32: some roundings; low precision: one rounding of the result
 BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+
+@pytest.fixture(autouse=True, scope="module", params=["reference", "kernel"])
+def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test runs the definition, and the kernel in interpreter mode."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "kernel":
+            patch.setattr(op.reference, "short_conv", kernel.short_conv)
+        yield request.param
 
 
 class Layer:
@@ -222,3 +233,37 @@ def test_what_does_not_fit_is_refused():
     layer.tails = layer.tails[:, :1]
     with pytest.raises(ValueError, match="tails"):
         layer(inputs)
+
+
+@st.composite
+def crossing_items(draw: st.DrawFn) -> tuple[list[Item], int]:
+    """Sequences over three slots that load what others save, in every order."""
+    items, row, slots = [], 0, st.integers(0, 2)
+    for _ in range(draw(st.integers(1, 4))):
+        items.append(Item(LOAD, slot=draw(st.sampled_from([-1, 0, 1, 2]))))
+        for kind in draw(st.lists(st.sampled_from([RUN, GAP, SAVE]), max_size=5)):
+            if kind == RUN:
+                stop = row + draw(st.integers(0, 5))
+                items.append(Item(RUN, row, stop))
+                row = stop
+            else:
+                items.append(Item(kind, slot=draw(slots)))
+    return items, row
+
+
+@settings(max_examples=40)
+@given(case=crossing_items(), width=st.integers(1, 5), seed=st.integers(0, 99))
+def test_what_is_saved_and_loaded_in_one_call_goes_in_order(case, width, seed):
+    """One sequence after the other in the same call as one call for each of them."""
+    items, num_rows = case
+    together, apart = (Layer(3, width, seed) for _ in range(2))
+    inputs = together.draw(num_rows)
+    for slot in range(3):
+        tail = together.draw(width - 1)
+        together.tails[slot], apart.tails[slot] = tail, tail
+    out, want = together(inputs, items), torch.zeros_like(inputs)
+    starts = [i for i, item in enumerate(items) if item.kind == LOAD]
+    for start, stop in pairwise([*starts, len(items)]):
+        want += apart(inputs, items[start:stop])
+    assert torch.equal(out, want)
+    assert torch.equal(together.tails.nan_to_num(9.0), apart.tails.nan_to_num(9.0))

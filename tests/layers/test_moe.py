@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hypic_sdk.kernels.experts.op import Routing
+from hypic_sdk.layers import moe as moe_layer
 from hypic_sdk.layers.moe import MixtureOfExperts, MoELayout
 from tests.closeness import assert_close
 from tests.layers.filled import filled, rows
@@ -12,6 +14,13 @@ from tests.plain_context import PlainContext
 def gated(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
     gate, up = (x @ gate_up.T).chunk(2, dim=-1)
     return (torch.nn.functional.silu(gate) * up) @ down.T
+
+
+def over(x: torch.Tensor, num_rows: int | None = None) -> PlainContext:
+    """A context for these rows, of which the first `num_rows` are no padding."""
+    context = PlainContext()
+    context.num_rows = len(x) if num_rows is None else num_rows
+    return context
 
 
 @pytest.mark.parametrize("renormalise", [True, False])
@@ -28,20 +37,43 @@ def test_every_row_adds_its_experts_and_the_gated_shared_one(renormalise: bool, 
         out = sum(shares[e] / total * gated(row, moe.gate_up[e], moe.down[e]) for e in best)
         shared = gated(row, moe.shared.gate_up.weight, moe.shared.down.weight)
         want.append(out + (moe.shared_gate.weight @ row).sigmoid() * shared)
-    assert_close("moe", moe(x, PlainContext()), torch.stack(want), rel_rms=1e-14)
+    assert_close("moe", moe(x, over(x)), torch.stack(want), rel_rms=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_shares_are_wide_and_rows_keep_their_dtype(dtype: torch.dtype) -> None:
     moe = filled(MixtureOfExperts(6, MoELayout(5, 2, inner=7, shared_inner=3), dtype=dtype))
     x = rows(9, 6, dtype=dtype)
-    assert moe.route(x, PlainContext()).weights.dtype == torch.float32
-    assert moe(x, PlainContext()).dtype == dtype
+    assert moe.route(x, over(x)).weights.dtype == torch.float32
+    assert moe(x, over(x)).dtype == dtype
 
 
 def test_the_input_is_left_as_it_was() -> None:
     moe = filled(MixtureOfExperts(6, MoELayout(5, 2, inner=7, shared_inner=3), dtype=torch.float32))
     x = rows(9, 6, dtype=torch.float32)
     before = x.clone()
-    moe(x, PlainContext())
+    moe(x, over(x))
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 16])
+def test_no_expert_is_run_for_padding(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the other rows are bit by bit what they are without it."""
+    seen: list[int] = []
+    right = moe_layer.experts
+
+    def look(x_LD: torch.Tensor, routing: Routing, *rest: torch.Tensor, **more: bool) -> object:
+        seen.append(len(x_LD))
+        assert len(routing.indices) == len(routing.weights) == len(x_LD)
+        return right(x_LD, routing, *rest, **more)
+
+    monkeypatch.setattr(moe_layer, "experts", look)
+    moe = filled(MixtureOfExperts(6, MoELayout(5, 2, inner=7, shared_inner=3), dtype=torch.float32))
+    x = rows(16, 6, dtype=torch.float32)
+    context = over(x, num_rows)
+    context.row_independent = True
+    padded = moe(x, context)
+    assert seen == [num_rows]
+    context.num_rows = 16
+    assert torch.equal(padded[:num_rows], moe(x, context)[:num_rows])
+    assert padded.isfinite().all()

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hypic_sdk.errors import PoolExhausted, RequestError
-from hypic_sdk.prompt.catalog import CatalogLimits, MemoryCatalog, NewSegment
+from hypic_sdk.errors import ExternalIdConflict, QuotaExceeded, RequestError
+from hypic_sdk.prompt.catalog import CatalogLimits, NewSegment
+from hypic_sdk.prompt.memory_catalog import MemoryCatalog
 from hypic_sdk.prompt.segment import segment_id
 from tests.prompt import tiny
 
@@ -69,7 +70,7 @@ class TestExternalIds:
     def test_it_names_one_text_only(self):
         segments = catalog()
         segments.register(NewSegment("a", external_id="doc"))
-        with pytest.raises(RequestError, match="'doc' names seg_") as caught:
+        with pytest.raises(ExternalIdConflict, match="'doc' names seg_") as caught:
             segments.register(NewSegment("b", external_id="doc"))
         assert caught.value.details["segment_id"] == segment_id("a")
         assert segments.get(segment_id("b")) is None
@@ -103,18 +104,26 @@ class TestLimits:
         for text in "ab":
             segments.register(NewSegment(text))
         segments.register(NewSegment("a"))
-        with pytest.raises(PoolExhausted) as caught:
+        with pytest.raises(QuotaExceeded) as caught:
             segments.register(NewSegment("c"))
-        assert caught.value.details == {"limit_segments": 2}
+        assert caught.value.details == {
+            "quota": "num_segments",
+            "num_segments": 2,
+            "limit_segments": 2,
+        }
         segments.delete(segment_id("a"))
         segments.register(NewSegment("c"))
 
     def test_bytes_in_all(self):
         segments = catalog(CatalogLimits(total_bytes=5))
         segments.register(NewSegment("日"))
-        with pytest.raises(PoolExhausted) as caught:
+        with pytest.raises(QuotaExceeded) as caught:
             segments.register(NewSegment("abc"))
-        assert caught.value.details == {"needed_bytes": 6, "limit_bytes": 5}
+        assert caught.value.details == {
+            "quota": "text_bytes",
+            "needed_bytes": 6,
+            "limit_bytes": 5,
+        }
         segments.register(NewSegment("ab"))
         segments.delete(segment_id("日"))
         segments.register(NewSegment("abc"))
@@ -188,7 +197,7 @@ class CatalogMachine(RuleBasedStateMachine):
         )
         try:
             self.segments.register(NewSegment(text, external_id=name), replace_external=True)
-        except PoolExhausted:
+        except QuotaExceeded:
             assert not fits
             return
         assert fits

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -539,6 +541,29 @@ class TestFolder:
         assert ChatTemplate.from_folder(tmp_path, tiny.tokenizer()) is None
         self.config(tmp_path, None)
         assert ChatTemplate.from_folder(tmp_path, tiny.tokenizer()) is None
+
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.sampled_from(["", "default", "x"]),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from(["name", "template"]), inner, max_size=2)
+            ),
+            max_leaves=6,
+        )
+    )
+    def test_any_value_is_a_template_none_or_a_typed_error(self, value):
+        with tempfile.TemporaryDirectory() as folder:
+            self.config(Path(folder), value)
+            try:
+                template = ChatTemplate.from_folder(Path(folder), tiny.tokenizer())
+            except ModelFileError:
+                return
+            assert template is None or isinstance(value, str | list)
+
+    def test_the_only_one_of_a_list_needs_no_name(self, tmp_path):
+        self.config(tmp_path, [{"name": "chat", "template": "one {{ messages[0].content }}"}])
+        assert self.render(tmp_path) == "one Q"
 
     def test_special_tokens_come_from_the_tokenizer(self, tmp_path):
         (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}{{ eos_token }}")

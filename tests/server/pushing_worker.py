@@ -33,6 +33,7 @@ class PushingWorker(FakeWorker):
         super().__init__(reply, ends=ends)
         self.pause_s = pause_s
         self.ready = True
+        self.number = 1  # another one is another, empty store
         self.refuses: Exception | None = None  # raised by `submit`
         self.num_refused = 0
         self.threads: list[threading.Thread] = []
@@ -66,6 +67,9 @@ class PushingWorker(FakeWorker):
 
     def is_ready(self) -> bool:
         return self.ready
+
+    def generation(self) -> int:
+        return self.number
 
     def usage(self) -> Mapping[str, Any]:
         return USAGE

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 
+import jsonschema_rs
 import openai
 import pytest
 
@@ -112,8 +113,60 @@ class TestOpenai:
         assert caught.value.code == "model_not_found"
         assert caught.value.request_id.startswith("req_")
         with pytest.raises(openai.BadRequestError) as refused:
-            gpt.chat.completions.create(**self.body(n=3))
-        assert refused.value.param == "n"
+            gpt.chat.completions.create(**self.body(), extra_body={"best_of": 3})
+        assert refused.value.param == "best_of"
+
+    @pytest.mark.parametrize("choice", ["required", {"function": {"name": "forecast"}}])
+    def test_a_call_that_has_to_be(self, gpt, choice):
+        """A model that was never shown a tool is held to the form of a call."""
+        parameters = {
+            "type": "object",
+            "properties": {
+                "place": {"type": "string", "enum": ["Norwick", "Halden"]},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+                "why": {"type": "string", "maxLength": 12},
+            },
+            "required": ["place", "days", "why"],
+        }
+        function = {"name": "forecast", "parameters": parameters}
+        if choice != "required":
+            choice = {"type": "function", **choice}
+        reply = gpt.chat.completions.create(
+            **self.body(max_tokens=128),
+            tools=[{"type": "function", "function": function}],
+            tool_choice=choice,
+        )
+        assert reply.choices[0].finish_reason == "tool_calls"
+        [made] = reply.choices[0].message.tool_calls
+        assert made.function.name == "forecast"
+        jsonschema_rs.validate(parameters, json.loads(made.function.arguments))
+
+    def test_a_schema_and_several_replies(self, gpt):
+        schema = {
+            "type": "object",
+            "properties": {"kg": {"type": "integer", "minimum": 0, "maximum": 999}},
+            "required": ["kg"],
+            "additionalProperties": False,
+        }
+        wished = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        fields = self.body(n=2, temperature=1.0, seed=3, max_tokens=40, response_format=wished)
+        whole = gpt.chat.completions.create(**fields)
+        said = ["", ""]
+        for chunk in gpt.chat.completions.create(**fields, stream=True):
+            for one in chunk.choices:
+                said[one.index] += one.delta.content or ""
+        assert said == [one.message.content for one in whole.choices]
+        for text in said:
+            jsonschema_rs.validate(schema, json.loads(text))
+
+    def test_a_prompt_with_its_log_probabilities(self, gpt):
+        reply = gpt.completions.create(
+            model=DEMO_NAME, prompt="The town", max_tokens=2, echo=True, logprobs=1
+        )
+        told = reply.choices[0].logprobs
+        assert "".join(told.tokens) == reply.choices[0].text
+        assert told.token_logprobs[0] is None
+        assert all(value <= 0 for value in told.token_logprobs[1:])
 
     def test_on_an_event_loop(self, server):
         async def run() -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from hypic_sdk.errors import ConfigError, walk
 from hypic_sdk.server.app import create_app
+from hypic_sdk.server.quota import Quota
 from hypic_sdk.server.settings import MIB, ServerSettings
 from hypic_sdk.server.tenants import Tenants
 from tests.prompt import tiny
@@ -74,7 +75,7 @@ class TestWithoutKeys:
         assert (answer.status, answer.error["code"]) == (415, "invalid_request")
 
     def test_it_is_never_served_to_other_machines(self, worker):
-        app = create_app(lambda namespace: None, worker)
+        app = create_app(lambda namespace, limits: None, worker)
         with pytest.raises(ConfigError, match="keys"), serve(app, host="0.0.0.0"):
             pass
 
@@ -117,7 +118,9 @@ class TestKeys:
         states = call(keyed, "POST", "/v1/segments/lookup", ids, headers=BLUE).json
         assert states[segment["id"]]["state"] == "unknown"
         by_id = {**ASK, "documents": [{"segment_id": segment["id"]}]}
-        assert call(keyed, "POST", CHAT, by_id, headers=BLUE).status == 404
+        refused = call(keyed, "POST", CHAT, by_id, headers=BLUE)
+        assert (refused.status, refused.error["code"]) == (422, "segment_missing")
+        assert refused.error["details"]["segment_ids"] == [segment["id"]]
         # nor is the same text warm for the other one
         with_text = {**ASK, "documents": [{"text": "red's own town " * 20}]}
         for headers, status in ((BLUE, "cold"), (BLUE, "hit"), (RED, "hit")):
@@ -159,7 +162,7 @@ class TestCaps:
 
     def test_requests_in_flight(self):
         worker = PushingWorker([65] * 50, pause_s=0.02)
-        settings = ServerSettings(max_in_flight=1)
+        settings = ServerSettings(quota=Quota(in_flight=1))
         with serve_fake(worker, settings=settings) as url:
             connection = HTTPConnection(url.removeprefix("http://"), timeout=30)
             headers = {"Content-Type": "application/json"}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -123,6 +124,63 @@ def test_long_and_many(url):
     long = [{"role": "user", "content": "x" * ((16 << 20) + 1)}]
     answer = call(url, "POST", CHAT, {"messages": long, "max_tokens": 1})
     assert answer.error["details"]["max_length"] == 16 << 20
+
+
+@pytest.mark.parametrize("place", ["text", "segment", "document"])
+def test_ten_megabytes_of_what_means_something_elsewhere(url, worker, place):
+    """No border and no control token comes of it, however much there is of it."""
+    text = "".join(NASTY)
+    text *= (10 << 20) // len(text.encode())
+    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Where?"}]}]
+    body: dict[str, Any] = {"messages": messages, "max_tokens": 1}
+    if place == "document":
+        body["documents"] = [{"text": text}]
+    else:
+        messages[0]["content"].insert(0, {"type": place, "text": text})
+    check(call(url, "POST", CHAT, body))
+    [message] = [one for one in worker.messages if isinstance(one, EngineRequest)]
+    worker.messages.clear()
+    check_tokens(message)
+    segments = [part for part in message.prompt.parts if part.segment_id is not None]
+    assert len(segments) == (place != "text")
+
+
+@settings(max_examples=60)
+@given(
+    items=st.lists(
+        st.fixed_dictionaries(
+            {"text": texts},
+            optional={
+                "external_id": texts,
+                "title": texts,
+                "metadata": st.dictionaries(texts, values, max_size=3) | values,
+                "ttl": st.sampled_from(["1s", "never", "", "5", "9999999999d"]) | values,
+                "retention": st.fixed_dictionaries({"priority": values}) | values,
+            },
+        )
+        | values,
+        max_size=4,
+    ),
+    change=st.fixed_dictionaries(
+        {},
+        optional={
+            "pin": st.fixed_dictionaries({}, optional={"ttl": values}) | values,
+            "ttl": values,
+            "metadata": values,
+        },
+    ),
+    query=st.text(max_size=12) | values.map(json.dumps),
+)
+def test_segments(url, items, change, query):
+    answer = call(url, "POST", "/v1/segments", {"segments": items})
+    check(answer)
+    made = [one["id"] for one in answer.json.get("data", ())]
+    for id_ in made:
+        check(call(url, "PATCH", f"/v1/segments/{id_}", change))
+    for field in ("metadata", "after", "external_id", "limit"):
+        check(call(url, "GET", f"/v1/segments?{field}={quote(query, errors='replace')}"))
+    if made:
+        check(call(url, "POST", "/v1/segments/delete", {"segment_ids": made}))
 
 
 def test_a_long_text_does_not_stop_the_others(url):

@@ -68,7 +68,7 @@ class TestWhole:
         answer = ask(url, stop=" t")
         assert answer.json["choices"][0]["message"]["content"] == "a"
         assert answer.json["choices"][0]["finish_reason"] == "stop"
-        assert worker.cancelled == [answer.json["id"]]
+        assert worker.finished == [answer.json["id"]]
 
 
 class TestStreams:

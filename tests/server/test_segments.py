@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hypic_sdk.prompt.segment import segment_id
+from hypic_sdk.server.quota import Quota
 from hypic_sdk.server.settings import ServerSettings
 from hypic_sdk.server.warm_board import WarmBoard
 from hypic_sdk.wire.segments import RegisterRequest, SegmentIds
@@ -26,7 +27,7 @@ def worker() -> PushingWorker:
 
 @pytest.fixture
 def url(worker: PushingWorker) -> Iterator[str]:
-    with serve_fake(worker, settings=ServerSettings(max_warm_jobs=1)) as url:
+    with serve_fake(worker, settings=ServerSettings(quota=Quota(warm_jobs=1))) as url:
         yield url
 
 
@@ -151,8 +152,8 @@ def test_jobs_are_forgotten_some_time_after_their_end():
     board = WarmBoard(max_running=1, keep_s=60.0, clock=lambda: next(times_s))
     over = service(PushingWorker())
     texts = RegisterRequest(segments=[{"text": "A town"}])
-    [segment] = over.register_each(texts).data
-    job = over.warm(SegmentIds(segment_ids=[segment.id]))
+    [segment] = over.segments.register_each(texts).data
+    job = over.segments.warm(SegmentIds(segment_ids=[segment.id]))
     board.check_room()
     board.add(job)
     job.wait(timeout_s=10)

@@ -55,7 +55,10 @@ def test_a_model_without_a_template_answers_plain_prompts_only(worker):
 
 def test_stats_are_the_books_of_the_store(url):
     stats = call(url, "GET", "/v1/cache/stats").json
+    own = stats.pop("tenant")
     assert {name: value for name, value in stats.items() if name != "object"} == USAGE
+    assert own["num_segments"] == {"used": 0, "limit": 100_000}
+    assert own["cached_bytes"] == {"used": 0, "limit": None}
 
 
 def test_cached_tokens_are_the_same_in_reply_report_and_metrics(url):

@@ -9,21 +9,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from hypic_sdk.config import EngineConfig, StoreConfig
 from hypic_sdk.demo import reader_path
-from hypic_sdk.errors import ModelFileError, WorkerLost
+from hypic_sdk.errors import InvalidGrammar, ModelFileError, RequestRejected, WorkerLost
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_id
 from hypic_sdk.server.supervisor import EngineState, EngineSupervisor
 from hypic_sdk.transport.messages import (
     EngineRequest,
     FinishReason,
+    Grammar,
+    GrammarKind,
     SamplingParams,
     SegmentStatus,
     TokenEvent,
     WarmRequest,
 )
 from hypic_sdk.transport.process_settings import ProcessSettings
+from tests.server.dying_engine import DEADLY
 
 START_TIMEOUT_S = 120.0
 SMALL = EngineConfig(store=StoreConfig(budget_bytes=64 << 20))
@@ -73,11 +77,35 @@ def test_cancel_ends_a_long_answer(supervisor: EngineSupervisor) -> None:
     assert last.error["code"] == "request_cancelled"
 
 
+def test_finish_ends_a_long_answer_well(supervisor: EngineSupervisor) -> None:
+    events = supervisor.link.submit(request("finished", max_tokens=4000))
+    next(events)
+    supervisor.link.finish("finished")
+    last = list(events)[-1]
+    assert last.finish_reason is FinishReason.STOP
+    assert last.error is None
+    assert last.report is not None
+
+
+def test_a_reply_under_a_grammar(supervisor: EngineSupervisor) -> None:
+    sampling = SamplingParams(16, grammar=Grammar(GrammarKind.REGEX, "(yes|no)!"))
+    events = list(supervisor.link.submit(EngineRequest("bound", PROMPT, sampling)))
+    assert events[-1].finish_reason is FinishReason.STOP
+    text = Tokenizer.from_file(str(reader_path() / "tokenizer.json")).decode(
+        tokens_of(iter(events))
+    )
+    assert text in ("yes!", "no!")
+    bad = SamplingParams(16, grammar=Grammar(GrammarKind.REGEX, "("))
+    events = list(supervisor.link.submit(EngineRequest("bad", PROMPT, bad)))
+    assert events[-1].error["code"] == InvalidGrammar.code
+
+
 def test_a_killed_process_ends_what_is_open_and_is_replaced(supervisor: EngineSupervisor) -> None:
     link, first = supervisor.link, supervisor.process_id
     want = tokens_of(link.submit(request("before")))
-    streams = [link.submit(request(f"r{number}", max_tokens=4000)) for number in range(20)]
-    next(streams[0])
+    streams = [link.submit(request(f"r{number}", max_tokens=200)) for number in range(20)]
+    for stream in streams:  # who was heard of can not begin anew
+        next(stream)
     os.kill(first, signal.SIGKILL)
     started_s = time.monotonic()
     for stream in streams:
@@ -94,6 +122,26 @@ def test_a_killed_process_ends_what_is_open_and_is_replaced(supervisor: EngineSu
     assert supervisor.process_id != first
     assert list(link.probe([SEGMENT], "")) == [False]
     assert tokens_of(link.submit(request("after"))) == want
+
+
+def test_a_request_that_ends_engines_is_tried_twice_and_spoils_nobody_else() -> None:
+    """The second time alone; all that were beside it the first time are answered."""
+    deadly = SegmentedPrompt((PromptPart(Role.TRAILING, (50, DEADLY)),))
+    settings = ProcessSettings(str(reader_path()), SMALL)
+    with EngineSupervisor(settings, module="tests.server.dying_engine") as one:
+        one.wait_ready(START_TIMEOUT_S)
+        link = one.link
+        want = tokens_of(link.submit(request("before")))
+        killer = link.submit(EngineRequest("killer", deadly, SamplingParams(4)))
+        others = [link.submit(request(f"o{number}")) for number in range(3)]
+        assert list(killer)[-1].error["code"] == RequestRejected.code
+        for other in others:
+            assert tokens_of(other) == want
+        assert one.health.num_restarts == 2
+        again = link.submit(EngineRequest("again", deadly, SamplingParams(4)))
+        assert list(again)[-1].error["code"] == RequestRejected.code
+        assert tokens_of(link.submit(request("after"))) == want
+        assert one.health.num_restarts == 2
 
 
 def test_an_engine_that_can_not_start_says_why(tmp_path: Path) -> None:

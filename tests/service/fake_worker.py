@@ -9,6 +9,7 @@ from typing import Any
 from hypic_sdk.errors import HypicError, RequestCancelled, WorkerLost
 from hypic_sdk.prompt.segment import PromptPart, Role
 from hypic_sdk.service.worker_port import Event
+from hypic_sdk.transport.control import Question
 from hypic_sdk.transport.messages import (
     EngineReport,
     EngineRequest,
@@ -38,7 +39,11 @@ class FakeWorker:
         self.ends = ends
         self.messages: list[EngineRequest | WarmRequest] = []
         self.cancelled: list[str] = []
+        self.finished: list[str] = []
         self.warm: set[tuple[str, tuple[int, ...]]] = set()
+        self.pinned: set[tuple[str, tuple[int, ...]]] = set()
+        self.priorities: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.limits: dict[str, int] = {}
         self.failure: HypicError | None = None  # ends the next request after its first token
         self.gate = threading.Event()  # a warm job waits here between its segments
         self.gate.set()
@@ -66,8 +71,44 @@ class FakeWorker:
         self.cancelled.append(request_id)
         self.gate.set()
 
+    def finish(self, request_id: str, reply_index: int = 0) -> None:
+        self.finished.append(request_id)
+
     def probe(self, parts: Sequence[PromptPart], namespace: str) -> list[bool]:
         return [(namespace, part.token_ids) in self.warm for part in parts]
+
+    def ask(
+        self,
+        question: Question,
+        parts: Sequence[PromptPart] = (),
+        namespace: str = "",
+        number: int = 0,
+    ) -> Any:
+        keys = [(namespace, part.token_ids) for part in parts]
+        match question:
+            case Question.LOOK:
+                return [
+                    ("warm" if key in self.warm else "cold", 8 * len(key[1]), key in self.pinned)
+                    for key in keys
+                ]
+            case Question.PIN:
+                self.pinned.update(keys)
+            case Question.UNPIN:
+                self.pinned.difference_update(keys)
+            case Question.PRIORITY:
+                self.priorities.update(dict.fromkeys(keys, number))
+            case Question.LIMIT:
+                self.limits[namespace] = number
+            case Question.HOLDINGS:
+                held = [key for key in self.warm if key[0] == namespace]
+                return {"num_bytes": 8 * sum(len(key[1]) for key in held)}
+            case Question.CLEAR:
+                held = {key for key in self.warm if key[0] == namespace}
+                self.warm -= held
+                return len(held)
+            case _:
+                raise AssertionError(question)
+        return None
 
     def delete(self, parts: Sequence[PromptPart], namespace: str) -> None:
         self.warm -= {(namespace, part.token_ids) for part in parts}
@@ -81,6 +122,9 @@ class FakeWorker:
                 error = RequestCancelled("the request was cancelled").to_payload()
                 yield TokenEvent(message.request_id, finish_reason=FinishReason.ERROR,
                                  report=report, error=error)  # fmt: skip
+                return
+            if message.request_id in self.finished:
+                yield TokenEvent(message.request_id, finish_reason=FinishReason.STOP, report=report)
                 return
             if self.failure is not None and number == 1:
                 error = {**self.failure.to_payload(), "request_id": message.request_id}

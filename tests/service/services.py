@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypic_sdk.prompt.catalog import CatalogLimits, MemoryCatalog
+from hypic_sdk.prompt.catalog import CatalogLimits
+from hypic_sdk.prompt.memory_catalog import MemoryCatalog
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.service import Service
 from tests.prompt import tiny

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypic_sdk.errors import RequestError, SegmentNotFound, SegmentTextMismatch
-from hypic_sdk.prompt.catalog import MemoryCatalog, NewSegment
+from hypic_sdk.errors import RequestError, SegmentsMissing, SegmentTextMismatch
+from hypic_sdk.prompt.catalog import NewSegment
+from hypic_sdk.prompt.memory_catalog import MemoryCatalog
 from hypic_sdk.prompt.segment import segment_id
 from hypic_sdk.service.conversation import DOCUMENTS, Conversation
 from hypic_sdk.service.token_memo import TokenMemo
@@ -73,19 +74,19 @@ class TestSegments:
     def test_all_missing_segments_are_told_at_once(self):
         ids = [segment_id(text) for text in ("a", "b", "c")]
         body = chat(user([segment(id_=id_) for id_ in ids[:2]]), documents=[{"segment_id": ids[2]}])
-        with pytest.raises(SegmentNotFound) as caught:
+        with pytest.raises(SegmentsMissing) as caught:
             conversation("b").messages(body)
         assert caught.value.details == {"segment_ids": [ids[0], ids[2]], "num_missing": 2}
 
     def test_a_long_list_of_missing_ones_is_cut_in_the_message_only(self):
         ids = [segment_id(str(number)) for number in range(30)]
-        with pytest.raises(SegmentNotFound, match="and 10 more") as caught:
+        with pytest.raises(SegmentsMissing, match="and 10 more") as caught:
             conversation().messages(chat(user([segment(id_=id_) for id_ in ids])))
         assert caught.value.details["segment_ids"] == ids
 
     def test_where_only_registered_ones_are_wanted_a_text_is_not_enough(self):
         body = chat(user([segment("a"), segment("b")]))
-        with pytest.raises(SegmentNotFound) as caught:
+        with pytest.raises(SegmentsMissing) as caught:
             conversation("b", only_registered=True).messages(body)
         assert caught.value.details["segment_ids"] == [segment_id("a")]
 

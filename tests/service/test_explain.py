@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hypic_sdk.errors import SegmentNotFound
+from hypic_sdk.errors import SegmentsMissing
+from hypic_sdk.prompt.segment import segment_id
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.parse import parse
@@ -41,8 +42,8 @@ def test_parts_add_up_and_warming_is_seen():
         sum(other.tokens for other in told.parts[:number]) for number in range(len(told.parts))
     ]
     assert told.cached_tokens == 0
-    [made] = over.register(parse(RegisterRequest, {"segments": [{"text": LONG}]}))
-    over.warm(parse(SegmentIds, {"segment_ids": [made.id]})).wait(timeout_s=10)
+    [made] = over.segments.register(parse(RegisterRequest, {"segments": [{"text": LONG}]}))
+    over.segments.warm(parse(SegmentIds, {"segment_ids": [made.id]})).wait(timeout_s=10)
     again = over.explain(body)
     assert [one.expected for one in again.parts if one.segment_id] == ["hit", "cold"]
     assert again.cached_tokens == made.tokens - 8
@@ -63,7 +64,7 @@ def test_nothing_is_run_or_kept():
     over = service(worker)
     over.explain(chat(documents=[{"text": LONG}]))
     assert worker.messages == []
-    assert over.list_segments().data == []
+    assert over.segments.list_segments().data == []
 
 
 @pytest.mark.parametrize("start", ["[1] ", "12. ", "3) ", "Document 2: ", "source #7 "])
@@ -81,11 +82,61 @@ def test_other_numbers_are_none(start):
 @pytest.mark.parametrize("text", [f" {LONG}", LONG.strip(), f"\n{LONG}\n"])
 def test_white_space_beside_a_registered_text(text):
     over = service(FakeWorker())
-    over.register(parse(RegisterRequest, {"segments": [{"text": LONG.strip() + "\n"}]}))
+    over.segments.register(parse(RegisterRequest, {"segments": [{"text": LONG.strip() + "\n"}]}))
     told = over.explain(chat(documents=[{"text": text}]))
     assert "whitespace_differs" in [code for code, _ in warnings(told)]
     same = over.explain(chat(documents=[{"text": LONG.strip() + "\n"}]))
     assert "whitespace_differs" not in [code for code, _ in warnings(same)]
+
+
+@pytest.mark.parametrize(
+    "respelt",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "  \n"),
+        lambda text: "\n\n" + text.strip(),
+    ],
+)
+def test_white_space_within_a_registered_text(respelt):
+    text = "First line of it.\nSecond line.\n\nThird.\n" * 5
+    over = service(FakeWorker())
+    over.segments.register(parse(RegisterRequest, {"segments": [{"text": text}]}))
+    told = over.explain(chat(documents=[{"text": respelt(text)}]))
+    [warning] = [one for one in told.warnings if one.code == "whitespace_differs"]
+    assert segment_id(text) in warning.message
+    other = over.explain(chat(documents=[{"text": respelt(text).replace("Third", "Fourth")}]))
+    assert "whitespace_differs" not in [code for code, _ in warnings(other)]
+
+
+class TestTokensOfPartsAndOfTheWhole:
+    CODE = "tokens_differ_from_joint"
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            chat(documents=[{"text": LONG}, {"text": OTHER}]),
+            chat(documents=[{"text": LONG}], documents_numbering="brackets"),
+            plain([{"type": "segment", "text": LONG}, "Where is it?"]),
+            plain([{"type": "segment", "text": LONG.strip()}, "\n\nWhere is it?"]),
+            chat("Where?"),
+        ],
+    )
+    def test_usual_prompts_have_nothing_to_be_said(self, body):
+        assert self.CODE not in [code for code, _ in warnings(service(FakeWorker()).explain(body))]
+
+    def test_a_word_cut_in_two(self):
+        parts = [{"type": "segment", "text": LONG + "The tow"}, {"type": "text", "text": "n is."}]
+        told = service(FakeWorker()).explain(plain(parts))
+        [warning] = [one for one in told.warnings if one.code == self.CODE]
+        assert "message 0, part 1" in warning.message
+        assert "word" in warning.message
+
+    @pytest.mark.parametrize(("text", "is_odd"), [("Who ", True), ("Who", False)])
+    def test_white_space_at_the_edge_of_a_message(self, text, is_odd):
+        """Here a space before the template's word becomes a part of that word's token."""
+        source = "{% for message in messages %}{{ message.content }}works{% endfor %}"
+        told = service(FakeWorker(), template=source).explain(chat(text))
+        assert (self.CODE in [code for code, _ in warnings(told)]) == is_odd
 
 
 def test_short_last_and_none():
@@ -100,5 +151,5 @@ def test_short_last_and_none():
 
 def test_what_is_wrong_with_a_prompt_is_told_as_in_a_request():
     unknown = "seg_" + "a" * 32
-    with pytest.raises(SegmentNotFound):
+    with pytest.raises(SegmentsMissing):
         service(FakeWorker()).explain(chat(documents=[{"segment_id": unknown}]))

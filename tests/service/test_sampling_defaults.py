@@ -48,7 +48,7 @@ def test_a_model_that_does_not_is_greedy(tmp_path: Path) -> None:
     assert sampling_defaults(tmp_path) == SamplingParams()
     for fields in ({}, {"do_sample": False, "temperature": 0.7, "top_k": 20}, {"top_p": 0.5}):
         assert defaults_of(tmp_path, fields) == SamplingParams()
-    assert sampling_defaults(reader_path()) == SamplingParams()
+    assert sampling_defaults(reader_path()) == SamplingParams(max_tokens=64)
 
 
 def test_the_callers_word_stands_above_it(tmp_path: Path) -> None:
@@ -66,16 +66,56 @@ def test_the_callers_word_stands_above_it(tmp_path: Path) -> None:
 
 def test_what_is_not_offered_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="hypic_sdk"):
-        defaults_of(tmp_path, {**RELEASED, "repetition_penalty": 1.0, "min_p": 0.0})
+        defaults_of(tmp_path, {**RELEASED, "typical_p": 1.0, "num_beams": 1, "bad_words_ids": []})
         assert not caplog.records
-        defaults_of(tmp_path, {**RELEASED, "repetition_penalty": 1.05, "min_p": 0.1})
+        defaults_of(tmp_path, {**RELEASED, "typical_p": 0.9, "num_beams": 4})
     (record,) = caplog.records
-    assert "repetition_penalty, min_p" in record.getMessage()
+    assert "typical_p, num_beams" in record.getMessage()
+
+
+def test_penalties_and_lengths_hold_for_greedy_models_too(tmp_path: Path) -> None:
+    wish = {
+        "repetition_penalty": 1.05,
+        "presence_penalty": 1.5,
+        "frequency_penalty": -0.5,
+        "max_new_tokens": 900,
+        "min_new_tokens": 3,
+        "min_p": 0.1,
+    }
+    always = {
+        "repetition_penalty": 1.05,
+        "presence_penalty": 1.5,
+        "frequency_penalty": -0.5,
+        "max_tokens": 900,
+        "min_tokens": 3,
+    }
+    assert defaults_of(tmp_path, {"do_sample": False, **wish}) == SamplingParams(**always)
+    drawn = SamplingParams(**always, min_p=0.1, temperature=0.7, top_k=20, top_p=0.8)
+    assert defaults_of(tmp_path, {**RELEASED, **wish}) == drawn
+
+
+def test_a_reply_can_not_have_to_be_longer_than_it_may(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="min_new_tokens must be at most 256, got 257"):
+        defaults_of(tmp_path, {"min_new_tokens": 257})
+    assert defaults_of(tmp_path, {"min_new_tokens": 257, "max_new_tokens": 257}).min_tokens == 257
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    name=st.sampled_from(["do_sample", "temperature", "top_k", "top_p"]),
+    name=st.sampled_from(
+        [
+            "do_sample",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "max_new_tokens",
+            "min_new_tokens",
+        ]
+    ),
     value=st.one_of(
         st.sampled_from([-1, 0, 0.5, 1.5, 101, 2**40, True, "0.7", [], {}]), st.floats()
     ),
@@ -90,6 +130,14 @@ def test_any_value_is_taken_or_refused_by_name(tmp_path: Path, name: str, value:
         assert 0 < got.top_p <= 1
         assert isinstance(got.top_k, int)
         assert got.top_k >= 0
+        assert 0 <= got.min_p <= 1
+        assert 0 < got.repetition_penalty <= 100
+        assert abs(got.presence_penalty) <= 2
+        assert abs(got.frequency_penalty) <= 2
+        assert 1 <= got.max_tokens < 2**31
+        assert 0 <= got.min_tokens <= got.max_tokens
+        assert isinstance(got.max_tokens, int)
+        assert isinstance(got.min_tokens, int)
         return
     assert f"{name} must be" in refusal
 

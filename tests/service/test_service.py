@@ -11,19 +11,17 @@ from hypic_sdk.errors import (
     EmptyPrompt,
     PoolExhausted,
     RequestCancelled,
-    SegmentNotFound,
+    RequestError,
     UnknownModel,
     UnsupportedOption,
     WorkerLost,
 )
-from hypic_sdk.prompt.catalog import CatalogLimits
 from hypic_sdk.prompt.segment import BorderKind, Role, segment_id
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.transport.messages import SamplingParams
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.parse import parse
-from hypic_sdk.wire.segments import RegisterRequest, SegmentIds
 from tests.prompt import tiny
 from tests.service.fake_worker import FakeWorker, LostWorker
 from tests.service.services import saying, service, template_ids, text_ids
@@ -150,20 +148,45 @@ class TestMessageToTheEngine:
         assert not worker.last.reuse
         assert worker.last.session_id == "s"
 
+    def test_sampling_beyond_openai(self):
+        worker = saying("x")
+        fields = {"min_tokens": 2, "min_p": 0.1, "repetition_penalty": 1.2,
+                  "presence_penalty": -1.5, "frequency_penalty": 0.5}  # fmt: skip
+        service(worker).chat(chat(**fields, logit_bias={"5": 1, "7": -100}))
+        wanted = SamplingParams(**fields, logit_bias=((5, 1.0), (7, -100.0)))
+        assert worker.last.sampling == wanted
+        assert worker.last.num_replies == 1
+
     @pytest.mark.parametrize(
         "fields",
-        [{"n": 2}, {"frequency_penalty": 0.5}, {"presence_penalty": -1}, {"logit_bias": {"5": 1}},
-         {"response_format": {"type": "json_object"}}, {"tool_choice": "required"}],
+        [{"n": 0}, {"n": 65}, {"frequency_penalty": 2.5}, {"presence_penalty": -3},
+         {"logit_bias": {"x": 1}}, {"logit_bias": {"5": 101}}, {"min_p": 1.5},
+         {"repetition_penalty": 0}, {"prompt_logprobs": 21}, {"min_tokens": -1},
+         {"response_format": {"type": "xml"}}, {"response_format": {"type": "json_schema"}},
+         {"structured_outputs": {}}, {"structured_outputs": {"regex": "a", "choice": ["a"]}},
+         {"structured_outputs": {"regexp": "a"}}, {"guided_choice": []},
+         {"tool_choice": "required"}, {"tool_choice": "any"},
+         {"tool_choice": {"type": "function", "function": {"name": "f"}}}],
     )  # fmt: skip
+    def test_a_value_outside_of_its_limits_is_told_with_its_place(self, fields):
+        with pytest.raises(RequestError) as caught:
+            chat(**fields)
+        assert str(caught.value).startswith(next(iter(fields)))
+
+    @pytest.mark.parametrize("fields", [{"best_of": 2}, {"suffix": "x"}])
     def test_an_option_that_would_change_the_answer_is_not_ignored(self, fields):
-        with pytest.raises(UnsupportedOption) as caught:
-            service(saying("x")).chat(chat(**fields))
+        with pytest.raises(UnsupportedOption, match=next(iter(fields))) as caught:
+            service(saying("x")).complete(plain("x", **fields))
         assert caught.value.details == {"param": next(iter(fields))}
 
-    @pytest.mark.parametrize("fields", [{"best_of": 2}, {"echo": True}, {"suffix": "x"}])
-    def test_nor_one_of_plain_prompts(self, fields):
-        with pytest.raises(UnsupportedOption, match=next(iter(fields))):
-            service(saying("x")).complete(plain("x", **fields))
+    def test_log_probabilities_of_the_prompt_want_all_of_it_computed(self):
+        worker = saying("x")
+        service(worker).chat(chat(prompt_logprobs=2))
+        assert (worker.last.sampling.prompt_logprobs, worker.last.reuse) == (2, False)
+        service(worker).complete(plain("x", echo=True, logprobs=1))
+        assert (worker.last.sampling.prompt_logprobs, worker.last.reuse) == (1, False)
+        service(worker).complete(plain("x", echo=True))
+        assert (worker.last.sampling.prompt_logprobs, worker.last.reuse) == (None, True)
 
     def test_one_that_asks_for_what_is_done_anyway_is_fine(self):
         body = chat(n=1, frequency_penalty=0, logit_bias={}, response_format={"type": "text"},
@@ -243,12 +266,13 @@ class TestReply:
         assert reply.choices[0].finish_reason == "length"
         assert reply.cache.cold_tokens > 0
 
-    def test_stop_strings_cut_and_cancel_and_the_report_still_comes(self):
+    def test_stop_strings_cut_and_finish_and_the_report_still_comes(self):
         worker = saying("a town. And so on, and so on.")
         reply = service(worker).chat(with_documents(stop=[". And", "never"]))
         assert reply.choices[0].message.content == "a town"
         assert reply.choices[0].finish_reason == "stop"
-        assert worker.cancelled == [reply.request_id]
+        assert worker.finished == [reply.request_id]
+        assert worker.cancelled == []
         assert reply.cache.cold_tokens > 0
         assert reply.usage.completion_tokens < len(text_ids("a town. And so on, and so on."))
 
@@ -315,7 +339,7 @@ class TestStream:
 
     def test_what_is_wrong_with_a_request_is_told_before_it_streams(self):
         with pytest.raises(UnsupportedOption):
-            service(saying("x")).chat_chunks(chat(n=3))
+            service(saying("x")).chat_chunks(chat(best_of=3))
 
     def test_leaving_it_early_cancels(self):
         worker = saying("a town there")
@@ -428,81 +452,6 @@ class TestSessions:
         over.chat(chat("Q", hypic={"session_id": "s"}))
         after = self.turn("a town", worker=worker, over=over)
         assert not self.contains(after, [*text_ids("a town"), *hidden])
-
-
-class TestSegments:
-    def register(self, over: Any, *texts: str, **fields: Any) -> list[Any]:
-        items = [{"text": text, **fields} for text in texts]
-        return over.register(parse(RegisterRequest, {"segments": items}))
-
-    def ids(self, *ids: str) -> SegmentIds:
-        return parse(SegmentIds, {"segment_ids": list(ids)})
-
-    def test_registering_and_finding(self):
-        over = service(saying("x"))
-        [first] = self.register(over, "A town", external_id="doc", metadata={"page": 1})
-        assert (first.id, first.created) == (segment_id("A town"), True)
-        assert first.tokens == len(text_ids("A town"))
-        assert self.register(over, "A town")[0].created is False
-        found = over.retrieve(first.id)
-        assert (found.external_id, found.metadata, found.created) == ("doc", {"page": 1}, None)
-        assert over.find_external("doc") == found
-        listed = over.list_segments()
-        assert (listed.data, listed.has_more, listed.last_id) == ([found], False, first.id)
-
-    def test_a_chat_names_a_registered_segment_by_its_id(self):
-        worker = saying("x")
-        over = service(worker)
-        [first] = self.register(over, "A town")
-        over.chat(chat(documents=[{"segment_id": first.id}]))
-        assert list(worker.last.prompt.parts[1].token_ids) == text_ids("A town")
-
-    def test_what_is_not_registered(self):
-        over = service(saying("x"))
-        unknown = segment_id("nothing")
-        for call in (over.retrieve, over.delete):
-            with pytest.raises(SegmentNotFound, match=unknown):
-                call(unknown)
-        with pytest.raises(SegmentNotFound, match="'doc'"):
-            over.find_external("doc")
-        with pytest.raises(SegmentNotFound):
-            over.chat(chat(documents=[{"segment_id": unknown}]))
-        assert over.list_segments().last_id is None
-
-    def test_on_missing_error_wants_every_segment_registered(self):
-        over = service(saying("x"))
-        [first] = self.register(over, DOCUMENTS[0])
-        body = with_documents(hypic={"on_missing": "error"})
-        with pytest.raises(SegmentNotFound) as caught:
-            over.chat(body)
-        assert caught.value.details["segment_ids"] == [segment_id(DOCUMENTS[1])]
-        assert over.chat(with_documents((DOCUMENTS[0],), hypic={"on_missing": "error"}))
-        assert first.id == segment_id(DOCUMENTS[0])
-
-    def test_lookup_tells_what_is_warm(self):
-        over = service(saying("x"))
-        warm, cold = self.register(over, "A town", "B town")
-        over.warm(self.ids(warm.id)).wait(timeout_s=10)
-        found = over.lookup(self.ids(warm.id, cold.id, segment_id("nothing")))
-        assert [one.state for one in found.values()] == ["warm", "registered", "unknown"]
-        assert [one.tokens for one in found.values()] == [warm.tokens, cold.tokens, None]
-        assert over.lookup(self.ids(segment_id("nothing"))).popitem()[1].state == "unknown"
-
-    def test_deleting_forgets_text_and_entry(self):
-        worker = saying("x")
-        over = service(worker)
-        [first] = self.register(over, "A town")
-        over.warm(self.ids(first.id)).wait(timeout_s=10)
-        assert over.delete(first.id).deleted
-        assert not worker.warm
-        with pytest.raises(SegmentNotFound):
-            over.retrieve(first.id)
-
-    def test_a_full_catalog_keeps_what_came_before(self):
-        over = service(saying("x"), limits=CatalogLimits(num_segments=1))
-        with pytest.raises(PoolExhausted):
-            self.register(over, "A town", "B town")
-        assert [one.id for one in over.list_segments().data] == [segment_id("A town")]
 
 
 def test_many_threads_share_one_service():

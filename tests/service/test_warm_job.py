@@ -18,11 +18,11 @@ from tests.service.services import service
 
 def registered(over, texts):
     request = parse(RegisterRequest, {"segments": [{"text": text} for text in texts]})
-    return [segment.id for segment in over.register(request)]
+    return [segment.id for segment in over.segments.register(request)]
 
 
 def warm(over, ids):
-    return over.warm(parse(SegmentIds, {"segment_ids": ids}))
+    return over.segments.warm(parse(SegmentIds, {"segment_ids": ids}))
 
 
 def test_a_job_warms_its_segments_and_counts_them():

@@ -8,7 +8,7 @@ from hypic_sdk.prompt.segment import BorderKind
 from hypic_sdk.store.entries import ChainRef, ChainSpec, Need
 from hypic_sdk.store.slot_pool import Claim
 from hypic_sdk.store.slot_ranges import slots_at, tensor_of
-from tests.store.small_store import CPU, chain, granted, key_of, small_store, spec_of, warm
+from tests.store.small_store import chain, granted, key_of, small_store, spec_of, warm
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_sound_books_pass_whatever_is_going_on(store):
         digest=key_of("last"),
         position=2,
         state_slot=lease.take_state_row(),
-        kv_slots=tensor_of(lease.own.kv_slots, CPU),
+        kv_slots=tensor_of(lease.own.kv_slots),
         exact=True,
         segment_keys=frozenset(),
         kind=BorderKind.REPLY,

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.store.slot_ranges import count, ranges_of, slots_at, split, tensor_of, union
-from tests.store.small_store import CPU
 
 SPANS = st.builds(lambda start, length: range(start, start + length), *[st.integers(1, 17)] * 2)
 SLOTS = st.lists(SPANS, max_size=5).map(tuple)
@@ -22,7 +21,7 @@ def listed(slots):
 
 @given(slots=SLOTS)
 def test_a_tensor_and_back_in_the_same_order(slots):
-    tensor = tensor_of(slots, CPU)
+    tensor = tensor_of(slots)
     assert tensor.dtype == torch.int64
     assert tensor.tolist() == listed(slots)
     assert listed(ranges_of(tensor)) == listed(slots)

@@ -166,6 +166,9 @@ def test_what_can_never_fit_is_refused_with_both_numbers(store, need, pool, need
         "pool": pool,
         "needed_bytes": needed * slot_bytes,
         "limit_bytes": limit * slot_bytes,
+        "setting": "budget_bytes",
+        "budget_bytes": store.sizes.budget_bytes + store.sizes.unused_bytes,
+        "enough_bytes": None,  # its sizes were given, no budget was split
         "retryable": False,
     }
     assert f"{needed * slot_bytes} bytes" in caught.value.message
@@ -472,3 +475,17 @@ def test_a_table_may_name_a_slot_twice(store):
     assert found is not None
     assert found.kv_slots.tolist() == twice.tolist()
     assert store.usage().kv_slots.idle == 3 * store.layout.kv_slot_bytes
+
+
+def test_the_books_read_nothing_from_the_device():
+    """Tensors on `meta` have no values: whoever waited for one would fail."""
+    store = Store(LAYOUTS["dense"], StoreConfig(budget_bytes=MIB), device=torch.device("meta"))
+    (entry,) = warm(store, "a")
+    chain(store, "c", tokens=3)
+    need = Need(entries=(key_of("a"),), state_rows=1, kv_tokens=4)
+    with granted(store, need) as lease:
+        slots = lease.take_kv(4)
+        assert store.put_chain(lease, chain_spec(lease, "d", slots))
+    store.delete(key_of("a"))
+    assert slots.device == entry.kv_slots.device == CPU
+    store.check()

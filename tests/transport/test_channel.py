@@ -15,7 +15,8 @@ from hypic_sdk.transport.control import CancelRequest
 def test_messages_arrive_in_order_whoever_sends(tmp_path: Path) -> None:
     with Channel(tmp_path, is_api=True) as api, Channel(tmp_path, is_api=False) as engine:
         engine.send(CancelRequest("hello"))
-        assert api.receive(5.0) == CancelRequest("hello")  # so it is connected
+        assert api.receive(5.0) == CancelRequest("hello")
+        assert api.wait_for_peer(5.0)
 
         def send(name: str) -> None:
             for number in range(50):
@@ -43,6 +44,13 @@ def test_sending_to_nobody_is_told_at_once(tmp_path: Path) -> None:
     """A send must never wait: it is made under locks, by threads that serve others."""
     with Channel(tmp_path, is_api=True) as api, pytest.raises(WorkerLost, match="other end"):
         api.send(CancelRequest("r"))
+
+
+def test_waiting_for_a_peer_ends(tmp_path: Path) -> None:
+    with Channel(tmp_path, is_api=True) as api:
+        assert not api.wait_for_peer(0.05)
+        with Channel(tmp_path, is_api=False):
+            assert api.wait_for_peer(5.0)
 
 
 def test_an_engine_may_speak_before_it_is_heard(tmp_path: Path) -> None:

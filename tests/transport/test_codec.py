@@ -21,17 +21,23 @@ from hypic_sdk.prompt.segment import (
 )
 from hypic_sdk.transport import codec
 from hypic_sdk.transport.control import (
+    Alive,
     Answer,
     Ask,
     CancelRequest,
     EngineFailed,
     EngineReady,
+    FinishRequest,
+    PeerLost,
     Question,
+    RequestsBegun,
 )
 from hypic_sdk.transport.messages import (
     EngineReport,
     EngineRequest,
     FinishReason,
+    Grammar,
+    GrammarKind,
     MissReason,
     SamplingParams,
     SegmentReport,
@@ -41,6 +47,7 @@ from hypic_sdk.transport.messages import (
     WarmEvent,
     WarmRequest,
 )
+from hypic_sdk.transport.peer_messages import DropFetch, EntryReady, EntryRefused, FetchEntry
 
 PART = PromptPart(Role.INNER, (1, 2, 3), segment_id("x"), 1, 2)
 PROMPT = SegmentedPrompt((PART, PromptPart(Role.TRAILING, (4,))), (Border(3, BorderKind.MESSAGE),))
@@ -52,6 +59,25 @@ MESSAGES: tuple[codec.Message, ...] = (
     EngineRequest("r", PROMPT, SamplingParams(seed=2**62, stop_token_ids=(1,)), "t", False, "s", 3),
     WarmRequest("w", (PART,), "t"),
     CancelRequest("r"),
+    FinishRequest("r", 2),
+    RequestsBegun(("r", "w")),
+    EngineRequest(
+        "n",
+        PROMPT,
+        SamplingParams(
+            min_p=0.5,
+            logit_bias=((3, -1.5), (4, 2.0)),
+            grammar=Grammar(GrammarKind.JSON_SCHEMA, "{}"),
+        ),
+        num_replies=3,
+    ),
+    TokenEvent(
+        "n",
+        finish_reason=FinishReason.STOP,
+        reply_index=1,
+        replies_left=2,
+        prompt_logprobs=(TokenLogprobs(1, -0.5),),
+    ),
     Ask(7, Question.PROBE, (PART,), "t"),
     TokenEvent("r", (1, 2), (TokenLogprobs(1, -0.5, ((1, -0.5),)),), FinishReason.STOP, REPORT),
     TokenEvent("r", finish_reason=FinishReason.ERROR, error={"code": "x", "details": {"n": 1}}),
@@ -59,6 +85,12 @@ MESSAGES: tuple[codec.Message, ...] = (
     Answer(7, [True, False]),
     EngineReady("f", 10, 100, (7,), 4, 1.5),
     EngineFailed({"code": "model_file_error", "message": "torn"}),
+    FetchEntry(7, "w1", PART, "t", b"k" * 32, "f", "127.0.0.1", 4000, 3, 1.5),
+    EntryReady(7, "w2", 3, 2**40, b"d" * 16, 1.5),
+    EntryRefused(7, "w2", 3, {"code": "pool_exhausted", "message": "no room"}),
+    DropFetch(7, "w1"),
+    PeerLost("w1"),
+    Alive("w1"),
 )
 
 

@@ -118,10 +118,11 @@ def test_alternatives_to_tokens_need_log_probabilities():
 
 
 def test_schemas_have_a_cap_in_all():
-    big = {"description": "x" * (limits.MAX_TOOLS_JSON_CHARS // 2)}
-    assert chat(tools=[big])
+    text = "x" * (limits.MAX_TOOLS_JSON_CHARS // 2)
+    big = [{"type": "function", "function": {"name": name, "description": text}} for name in "ab"]
+    assert chat(tools=big[:1])
     with pytest.raises(RequestError, match=str(limits.MAX_TOOLS_JSON_CHARS)):
-        chat(tools=[big, big])
+        chat(tools=big)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

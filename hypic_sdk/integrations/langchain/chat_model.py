@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import LangSmithParams
+from langchain_core.language_models import LangSmithParams, LanguageModelInput
 from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
+from langchain_core.runnables import Runnable
 
-from hypic_sdk.client import AsyncHypic, Hypic
-from hypic_sdk.client.async_client import DEFAULT_TIMEOUT_S
-from hypic_sdk.integrations.contract import SegmentRegistry
+from hypic_sdk.integrations.langchain.asking import chats, chunks, whole
 from hypic_sdk.integrations.langchain.errors import core_errors
 from hypic_sdk.integrations.langchain.messages import MessageWriter
 from hypic_sdk.integrations.langchain.replies import ReplyReader, chat_result
+from hypic_sdk.integrations.langchain.served import SECRETS, Served
+from hypic_sdk.integrations.langchain.tools import Method, Tool, structured, tool_options
 
 
-class ChatHypic(BaseChatModel):
+class ChatHypic(Served, BaseChatModel):
     """Chats over cached documents; a prompt's known texts become segments, its text stays.
 
     `base_url` names a server (none: `HYPIC_BASE_URL`, else this machine); or `client` is a `Hypic`,
@@ -28,34 +29,8 @@ class ChatHypic(BaseChatModel):
     asynchronous calls run it in a thread.
 
     `registry` holds the texts that are looked for in plain prompts while `auto_segment` is on; a
-    retriever or chain of this adapter fills it.
+    retriever, a chain or a middleware of this adapter fills it.
     """
-
-    model: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
-    stop: list[str] | None = None
-    streaming: bool = False
-
-    base_url: str | None = None
-    api_key: SecretStr | None = None
-    timeout: float = DEFAULT_TIMEOUT_S
-    max_retries: int = 2
-
-    hypic: dict[str, Any] = Field(default_factory=dict)
-    """Options of the wire's `hypic` field: `mode`, `session_id`, `on_missing`, `report`."""
-    auto_segment: bool = True
-    registry: SegmentRegistry = Field(default_factory=SegmentRegistry, exclude=True)
-    client: Any = Field(default=None, exclude=True)
-    async_client: Any = Field(default=None, exclude=True)
-
-    _own_client: Hypic | None = PrivateAttr(default=None)
-    _own_async_client: AsyncHypic | None = PrivateAttr(default=None)
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     @property
     def _llm_type(self) -> str:
@@ -65,11 +40,73 @@ class ChatHypic(BaseChatModel):
     def _identifying_params(self) -> dict[str, Any]:
         return {"base_url": self.base_url, "hypic": self.hypic, **self._options()}
 
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """Whether `dumpd` writes what can be loaded; the client and the known texts are left out.
+
+        Core loads classes outside of itself where they are named: `load(dumped,
+        allowed_objects=[ChatHypic])`.
+        """
+        return True
+
+    @property
+    def lc_secrets(self) -> dict[str, str]:
+        """What `dumpd` writes by name instead of by value."""
+        return SECRETS
+
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
         params["ls_provider"] = "hypic"
         params["ls_model_name"] = kwargs.get("model") or self.model or "default"
         return params
+
+    def bind_tools(
+        self,
+        tools: Sequence[Tool],
+        *,
+        tool_choice: Any = None,
+        strict: bool | None = None,
+        parallel_tool_calls: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """The same model with tools to call.
+
+        Args:
+            tools: core's tools, functions, pydantic or TypedDict classes, or schemas.
+            tool_choice: "auto", "none", "any", the name of a tool, or OpenAI's object.
+            strict: whether arguments are held to their schemas.
+        """
+        options = tool_options(tools, tool_choice, strict=strict, parallel=parallel_tool_calls)
+        return self.bind(**options, **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        method: Method = "json_schema",
+        include_raw: bool = False,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """The same model, its answers values of a schema: a pydantic object, else a dictionary.
+
+        Args:
+            method: "json_schema" (the server says nothing else), "function_calling", "json_mode".
+            include_raw: a dictionary of `raw`, `parsed` and `parsing_error` instead.
+        Raises:
+            ValueError: a method, or an argument, that there is not.
+        """
+        if kwargs:
+            raise ValueError(f"unexpected arguments: {', '.join(sorted(kwargs))}")
+        return structured(self, schema, method=method, include_raw=include_raw, strict=strict)
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The token ids of a text, by the server's tokenizer where the client can ask it."""
+        tokenize = getattr(self.calls(), "tokenize", None)
+        if tokenize is None:
+            return super().get_token_ids(text)
+        with core_errors():
+            return list(tokenize(prompt=text).tokens) if text else []
 
     def get_num_tokens_from_messages(
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
@@ -78,64 +115,16 @@ class ChatHypic(BaseChatModel):
         tokenize = getattr(self.calls(), "tokenize", None)
         if tokenize is None:
             return super().get_num_tokens_from_messages(messages, tools)
+        options = {} if not tools else tool_options(tools, None, strict=None, parallel=None)
         with core_errors():
-            return int(tokenize(messages=MessageWriter().messages(messages)).count)
-
-    def calls(self) -> Any:
-        """The client that waits; one over `base_url` is made at the first call."""
-        if self.client is not None:
-            return self.client
-        if self._own_client is None:
-            self._own_client = Hypic(self.base_url, **self._connection())
-        return self._own_client
-
-    def async_calls(self) -> Any:
-        """The client on an event loop; none: there is only one that waits."""
-        if self.async_client is not None or self.client is not None:
-            return self.async_client
-        if self._own_async_client is None:
-            self._own_async_client = AsyncHypic(self.base_url, **self._connection())
-        return self._own_async_client
-
-    def close(self) -> None:
-        """Close the waiting client that was made here; one that was given is the giver's."""
-        client, self._own_client = self._own_client, None
-        if client is not None:
-            client.close()
-
-    async def aclose(self) -> None:
-        """Close both clients that were made here."""
-        client, self._own_async_client = self._own_async_client, None
-        if client is not None:
-            await client.close()
-        self.close()
-
-    def _connection(self) -> dict[str, Any]:
-        key = self.api_key
-        return {
-            "api_key": None if key is None else key.get_secret_value(),
-            "timeout_s": self.timeout,
-            "max_retries": self.max_retries,
-        }
-
-    def _options(self) -> dict[str, Any]:
-        names = ("model", "temperature", "max_tokens", "top_p", "top_k", "seed", "stop")
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
+            return int(tokenize(messages=MessageWriter().messages(messages), **options).count)
 
     def _request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
     ) -> tuple[MessageWriter, dict[str, Any]]:
-        """The arguments of the client's call; those of this call overrule the model's own."""
-        writer = MessageWriter(self.registry if self.auto_segment else None)
-        options = {**self._options(), **({} if stop is None else {"stop": stop}), **given}
-        options.pop("stream", None)
-        hypic = {**self.hypic, **options.pop("hypic", {})}
-        return writer, {
-            "messages": writer.messages(messages),
-            **options,
-            **({"hypic": hypic} if hypic else {}),
-        }
+        """The arguments of the client's call."""
+        writer = MessageWriter(self._known())
+        return writer, {"messages": writer.messages(messages), **self._asked(stop, given)}
 
     def _generate(
         self,
@@ -155,12 +144,9 @@ class ChatHypic(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        calls = self.async_calls()
-        if calls is None:
-            return await super()._agenerate(messages, stop, run_manager, **kwargs)
         with core_errors():
             writer, request = self._request(messages, stop, kwargs)
-            return chat_result(await calls.chat.completions.create(**request), writer.cuts)
+            return chat_result(await whole(self, chats, request), writer.cuts)
 
     def _stream(
         self,
@@ -187,15 +173,10 @@ class ChatHypic(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        calls = self.async_calls()
-        if calls is None:
-            async for said in super()._astream(messages, stop, run_manager, **kwargs):
-                yield said
-            return
         with core_errors():
             writer, request = self._request(messages, stop, kwargs)
             reader = ReplyReader()
-            async with calls.chat.completions.stream(**request) as stream:
+            async with aclosing(chunks(self, chats, request)) as stream:
                 async for chunk in stream:
                     for said in reader.feed(chunk):
                         if run_manager is not None:

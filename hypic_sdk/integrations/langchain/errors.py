@@ -1,4 +1,4 @@
-"""Our errors as the ones of LangChain's core, on which its agents and fallbacks branch."""
+"""Our errors as those of LangChain's core as well, on which its agents and fallbacks branch."""
 
 from __future__ import annotations
 
@@ -50,14 +50,27 @@ _CORE: Mapping[type[HypicError], type[ModelError]] = MappingProxyType(
 )
 
 
+def of_both_kinds(ours: type[HypicError]) -> type[HypicError]:
+    """A class that is both, ours and the one of core that fits it; each time the same class."""
+    made = (one for one in ours.__subclasses__() if issubclass(one, ModelError))
+    found = next(made, None)
+    if found is not None:
+        return found
+    fitting = (core for one, core in _CORE.items() if issubclass(ours, one))
+    return type(ours.__name__, (ours, next(fitting, ModelAPIError)), {"__doc__": ours.__doc__})
+
+
 @contextmanager
 def core_errors() -> Iterator[None]:
-    """Raise core's error in place of ours, which stays its `__cause__`."""
+    """Raise, in place of our error, one that is core's as well; ours is its `__cause__`."""
     try:
         yield
     except HypicError as error:
-        fitting = (core for ours, core in _CORE.items() if isinstance(error, ours))
-        core = next(fitting, ModelAPIError)(f"{error.code}: {error.message}")
+        if isinstance(error, ModelError):
+            raise
+        told = of_both_kinds(type(error))(
+            error.message, request_id=error.request_id, **error.details
+        )
         # true of this error: a pool that can never hold the request is no passing failure
-        core.is_retryable = error.retryable
-        raise core from error
+        told.is_retryable = error.retryable  # type: ignore[attr-defined]
+        raise told from error

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     ChatMessage,
     HumanMessage,
+    InvalidToolCall,
     SystemMessage,
     ToolCall,
     ToolMessage,
@@ -20,6 +20,7 @@ from langchain_core.messages import (
 
 from hypic_sdk.errors import RequestError
 from hypic_sdk.integrations.contract import Cut, SegmentRegistry
+from hypic_sdk.integrations.langchain.callbacks import learn_artifact
 
 # told by other fields of a message, or of no use to the model that reads it
 _NOT_CONTENT = {"tool_call", "tool_use", "tool_call_chunk", "invalid_tool_call", "function_call"}
@@ -43,17 +44,11 @@ class MessageWriter:
         Raises:
             RequestError: a kind of message or of content that has no place on the wire.
         """
-        for message in messages:
-            self._learn(message)
+        if self.registry is not None:
+            for message in messages:
+                # a retriever's tool hands its documents over beside its text
+                learn_artifact(self.registry, message)
         return [self._message(message) for message in messages]
-
-    def _learn(self, message: BaseMessage) -> None:
-        """A retriever's tool hands its documents over beside its text."""
-        artifact = message.artifact if isinstance(message, ToolMessage) else None
-        if self.registry is not None and isinstance(artifact, list | tuple):
-            for document in artifact:
-                if isinstance(document, Document):
-                    self.registry.add(document.page_content)
 
     def _message(self, message: BaseMessage) -> dict[str, Any]:
         match message:
@@ -79,8 +74,9 @@ class MessageWriter:
         values: dict[str, Any] = {"role": "assistant", "content": message.content}
         if not isinstance(message.content, str):
             values["content"] = list(_parts(message.content))
-        if message.tool_calls:
-            values["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+        calls = [*map(_tool_call, message.tool_calls), *map(_as_said, message.invalid_tool_calls)]
+        if calls:
+            values["tool_calls"] = calls
         reasoning = "".join(_reasoning(message))
         return {**values, "reasoning_content": reasoning} if reasoning else values
 
@@ -97,8 +93,7 @@ class MessageWriter:
                 continue
             cut = self.registry.cut(part["text"])
             self.cuts.append(cut)
-            for one in cut.parts:
-                yield {"type": "text", "text": one} if isinstance(one, str) else one.part()
+            yield from cut.content()
 
 
 def _is_text(part: Mapping[str, Any]) -> bool:
@@ -113,7 +108,7 @@ def _parts(content: Sequence[str | dict[Any, Any]]) -> Iterator[dict[str, Any]]:
         kind = block.get("type")
         if kind == "segment":
             yield dict(block)
-        elif kind == "text":
+        elif kind == "text" or (kind == "text-plain" and block.get("text")):
             yield _text_part(block)
         elif kind not in _NOT_CONTENT | _REASONING:
             raise RequestError(
@@ -135,6 +130,12 @@ def _reasoning(message: AIMessage) -> Iterator[str]:
     for block in message.content if isinstance(message.content, list) else ():
         if isinstance(block, Mapping) and block.get("type") in _REASONING:
             yield block.get("reasoning") or block.get("thinking") or ""
+
+
+def _as_said(call: InvalidToolCall) -> dict[str, Any]:
+    """A call whose arguments are no JSON object, in the words of the model."""
+    function = {"name": call["name"] or "", "arguments": call["args"] or ""}
+    return {"id": call["id"], "type": "function", "function": function}
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:

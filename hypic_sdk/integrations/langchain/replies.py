@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
-from langchain_core.messages import AIMessage, AIMessageChunk
-from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall
+from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
+from langchain_core.messages.tool import ToolCallChunk
+from langchain_core.output_parsers.openai_tools import make_invalid_tool_call, parse_tool_call
+from langchain_core.outputs import (
+    ChatGeneration,
+    ChatGenerationChunk,
+    ChatResult,
+    Generation,
+    GenerationChunk,
+    LLMResult,
+)
 
 from hypic_sdk.integrations.contract import Cut, cache_details, report_values
-from hypic_sdk.wire.replies import ChatCompletion, ChatCompletionChunk
+from hypic_sdk.wire.replies import ChatCompletion, ChatCompletionChunk, Completion
 from hypic_sdk.wire.report import CacheReport, Usage
 
 PROVIDER = "hypic"
@@ -18,32 +27,110 @@ PROVIDER = "hypic"
 
 def chat_result(reply: ChatCompletion, cuts: Sequence[Cut]) -> ChatResult:
     """A whole reply."""
+    end = ReplyEnd()
+    end.take(reply)
     generations = [
         ChatGeneration(
-            message=AIMessage(
-                content=choice.message.content,
-                id=reply.id,
-                usage_metadata=usage_metadata(reply.usage),
-                response_metadata=_metadata(
-                    reply.model, choice.finish_reason, reply.hypic, reply.id, cuts
-                ),
-            ),
-            generation_info={"finish_reason": choice.finish_reason},
+            message=_message(choice.message, reply.id, end.usage(), end.metadata(cuts, choice)),
+            generation_info=_info(choice),
         )
         for choice in reply.choices
     ]
     return ChatResult(generations=generations, llm_output={"model_name": reply.model})
 
 
+def _message(
+    said: Any, id_: str, usage: UsageMetadata | None, metadata: dict[str, Any]
+) -> AIMessage:
+    calls, invalid = _tool_calls(getattr(said, "tool_calls", None) or ())
+    return AIMessage(
+        content=said.content or "",
+        additional_kwargs=_reasoning(said),
+        tool_calls=calls,
+        invalid_tool_calls=invalid,
+        id=id_,
+        usage_metadata=usage,
+        response_metadata=metadata,
+    )
+
+
+def _tool_calls(calls: Iterable[Any]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+    """Calls as core has them; one whose arguments are no JSON object is told as invalid."""
+    valid: list[ToolCall] = []
+    invalid: list[InvalidToolCall] = []
+    for call in calls:
+        function = {"name": call.function.name, "arguments": call.function.arguments}
+        raw = {"id": call.id, "type": "function", "function": function}
+        try:
+            parsed = parse_tool_call(raw, strict=False, return_id=True)
+        # core's parser error is one, and what it makes of arguments that are no object another
+        except ValueError as error:
+            invalid.append(make_invalid_tool_call(raw, str(error)))
+        else:
+            if parsed is not None:
+                valid.append(ToolCall(name=parsed["name"], args=parsed["args"], id=parsed["id"]))
+    return valid, invalid
+
+
+def _reasoning(said: Any) -> dict[str, Any]:
+    """What core's content blocks show as reasoning."""
+    reasoning = getattr(said, "reasoning_content", None)
+    return {"reasoning_content": reasoning} if reasoning else {}
+
+
+def _info(choice: Any) -> dict[str, Any]:
+    info: dict[str, Any] = {"finish_reason": choice.finish_reason}
+    if choice.logprobs is not None:
+        info["logprobs"] = choice.logprobs.model_dump()
+    return info
+
+
 def usage_metadata(usage: Usage) -> UsageMetadata:
-    """Tokens; the details are disjoint and within the input, as core wants them."""
+    """Tokens; the details are disjoint and within their sums, as core wants them."""
     read, written = cache_details(usage)
-    return UsageMetadata(
+    told = UsageMetadata(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
         total_tokens=usage.total_tokens,
         input_token_details=InputTokenDetails(cache_read=read, cache_creation=written),
     )
+    details = getattr(usage, "completion_tokens_details", None)
+    if details is not None:
+        told["output_token_details"] = OutputTokenDetails(reasoning=details.reasoning_tokens)
+    return told
+
+
+@final
+class ReplyEnd:
+    """What a reply tells besides the text, on whichever chunk of it."""
+
+    def __init__(self) -> None:
+        self.seen: ChatCompletion | ChatCompletionChunk | Completion | None = None
+        self.finish_reason: str | None = None
+        self._usage: Usage | None = None
+        self._report: CacheReport | None = None
+
+    def take(self, chunk: ChatCompletion | ChatCompletionChunk | Completion) -> None:
+        """Take the next chunk."""
+        self.seen = chunk
+        self._usage = chunk.usage or self._usage
+        self._report = chunk.hypic or self._report
+        for choice in chunk.choices:
+            self.finish_reason = choice.finish_reason or self.finish_reason
+
+    def usage(self) -> UsageMetadata | None:
+        """The tokens, if they were told."""
+        return None if self._usage is None else usage_metadata(self._usage)
+
+    def metadata(self, cuts: Sequence[Cut], choice: Any = None) -> dict[str, Any]:
+        """The metadata of a reply, or of one of several."""
+        return {
+            "model_name": "" if self.seen is None else self.seen.model,
+            "model_provider": PROVIDER,
+            "finish_reason": self.finish_reason if choice is None else choice.finish_reason,
+            "request_id": None if self.seen is None else self.seen.id,
+            "hypic": report_values(self._report, cuts),
+        }
 
 
 @final
@@ -54,48 +141,83 @@ class ReplyReader:
     """
 
     def __init__(self) -> None:
-        self._finish_reason: str | None = None
-        self._usage: Usage | None = None
-        self._report: CacheReport | None = None
-        self._seen: ChatCompletionChunk | None = None
+        self._end = ReplyEnd()
 
     def feed(self, chunk: ChatCompletionChunk) -> Iterator[ChatGenerationChunk]:
-        """What a chunk adds to the text, if it adds something."""
-        self._seen = chunk
-        self._usage = chunk.usage or self._usage
-        self._report = chunk.hypic or self._report
+        """What a chunk adds to the message, if it adds something."""
+        self._end.take(chunk)
         for choice in chunk.choices:
-            self._finish_reason = choice.finish_reason or self._finish_reason
-            if choice.delta.content:
-                said = AIMessageChunk(content=choice.delta.content, id=chunk.id)
-                yield ChatGenerationChunk(message=said)
+            pieces = list(map(_call_chunk, getattr(choice.delta, "tool_calls", None) or ()))
+            reasoning = _reasoning(choice.delta)
+            if choice.delta.content or pieces or reasoning:
+                said = AIMessageChunk(
+                    content=choice.delta.content or "",
+                    additional_kwargs=reasoning,
+                    tool_call_chunks=pieces,
+                    id=chunk.id,
+                )
+                logprobs = {} if choice.logprobs is None else choice.logprobs.model_dump()
+                info = {"logprobs": logprobs} if logprobs else None
+                yield ChatGenerationChunk(message=said, generation_info=info)
 
     def last(self, cuts: Sequence[Cut]) -> ChatGenerationChunk:
         """The chunk behind the text: usage, model, finish reason, cache report."""
-        model, id_ = ("", None) if self._seen is None else (self._seen.model, self._seen.id)
         return ChatGenerationChunk(
             message=AIMessageChunk(
                 content="",
-                id=id_,
-                usage_metadata=None if self._usage is None else usage_metadata(self._usage),
-                response_metadata=_metadata(model, self._finish_reason, self._report, id_, cuts),
+                id=None if self._end.seen is None else self._end.seen.id,
+                usage_metadata=self._end.usage(),
+                response_metadata=self._end.metadata(cuts),
                 chunk_position="last",
             ),
-            generation_info={"finish_reason": self._finish_reason},
+            generation_info={"finish_reason": self._end.finish_reason},
         )
 
 
-def _metadata(
-    model: str,
-    finish_reason: str | None,
-    report: CacheReport | None,
-    request_id: str | None,
-    cuts: Sequence[Cut],
-) -> dict[str, Any]:
-    return {
-        "model_name": model,
-        "model_provider": PROVIDER,
-        "finish_reason": finish_reason,
-        "request_id": request_id,
-        "hypic": report_values(report, cuts),
-    }
+def _call_chunk(piece: Any) -> ToolCallChunk:
+    """A piece of a tool call; its place among the calls says which one it continues."""
+    function = piece.function
+    return ToolCallChunk(
+        name=None if function is None else function.name,
+        args=None if function is None else function.arguments,
+        id=piece.id,
+        index=piece.index,
+        type="tool_call_chunk",
+    )
+
+
+def generation(reply: Completion, cuts: Sequence[Cut]) -> Generation:
+    """A whole reply to a plain prompt."""
+    end = ReplyEnd()
+    end.take(reply)
+    text = "".join(choice.text for choice in reply.choices[:1])
+    return Generation(text=text, generation_info=_plain_info(end, cuts))
+
+
+def llm_result(generations: Sequence[Generation]) -> LLMResult:
+    """The replies to several plain prompts, in their order."""
+    return LLMResult(generations=[[one] for one in generations], llm_output={})
+
+
+@final
+class PlainReader:
+    """Feeds on the chunks of one plain reply."""
+
+    def __init__(self) -> None:
+        self._end = ReplyEnd()
+
+    def feed(self, chunk: Completion) -> Iterator[GenerationChunk]:
+        """What a chunk adds to the text, if it adds something."""
+        self._end.take(chunk)
+        for choice in chunk.choices[:1]:
+            if choice.text:
+                yield GenerationChunk(text=choice.text)
+
+    def last(self, cuts: Sequence[Cut]) -> GenerationChunk:
+        """The chunk behind the text."""
+        return GenerationChunk(text="", generation_info=_plain_info(self._end, cuts))
+
+
+def _plain_info(end: ReplyEnd, cuts: Sequence[Cut]) -> dict[str, Any]:
+    usage = end.usage()
+    return {**end.metadata(cuts), "usage_metadata": None if usage is None else dict(usage)}

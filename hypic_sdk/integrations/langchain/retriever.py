@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -12,14 +11,13 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import run_in_executor
 
-from hypic_sdk.errors import HypicError
-from hypic_sdk.integrations.contract import register
 from hypic_sdk.integrations.langchain.chat_model import ChatHypic
-
-SEGMENT_ID = "hypic_segment_id"
-ERROR = "hypic_error"
+from hypic_sdk.integrations.langchain.registering import (
+    Warm,
+    aregister_documents,
+    register_documents,
+)
 
 
 class HypicSegmentRetriever(BaseRetriever):
@@ -30,59 +28,43 @@ class HypicSegmentRetriever(BaseRetriever):
     of them ("none").  Documents bear the id in `metadata["hypic_segment_id"]`.  If the server can
     not register them they are handed on all the same, with the error's code in
     `metadata["hypic_error"]`: the prompt carries their text.
+
+    `k`, here or in a call: hand on so many at most; the wrapped retriever is asked for it too.
     """
 
     retriever: Runnable[str, list[Document]]
     chat: ChatHypic
-    warm: Literal["none", "async", "wait"] = "async"
+    warm: Warm = "async"
+    k: int | None = None
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
         config = RunnableConfig(callbacks=run_manager.get_child())
-        return self._registered(self.retriever.invoke(query, config, **kwargs))
+        limit = self.k if k is None else k
+        documents = self.retriever.invoke(query, config, **self._asked(limit, kwargs))
+        return register_documents(self.chat, documents[:limit], warm=self.warm)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
         config = RunnableConfig(callbacks=run_manager.get_child())
-        documents = await self.retriever.ainvoke(query, config, **kwargs)
-        calls, texts = self.chat.async_calls(), _texts(self.chat, documents)
-        if calls is None:
-            return await run_in_executor(None, self._registered, documents)
-        try:
-            segments = await calls.segments.create_many(texts, warm=self.warm) if texts else ()
-        except HypicError as error:
-            return [_stamped(one, {ERROR: error.code}) for one in documents]
-        return self._with_ids(documents, texts, segments)
+        limit = self.k if k is None else k
+        documents = await self.retriever.ainvoke(query, config, **self._asked(limit, kwargs))
+        return await aregister_documents(self.chat, documents[:limit], warm=self.warm)
 
-    def _registered(self, documents: Sequence[Document]) -> list[Document]:
-        texts = _texts(self.chat, documents)
-        try:
-            create_many = self.chat.calls().segments.create_many
-            segments = create_many(texts, warm=self.warm) if texts else ()
-        except HypicError as error:
-            return [_stamped(one, {ERROR: error.code}) for one in documents]
-        return self._with_ids(documents, texts, segments)
-
-    def _with_ids(
-        self, documents: Sequence[Document], texts: Sequence[str], segments: Sequence[Any]
-    ) -> list[Document]:
-        ids = register(self.chat.registry, texts, segments)
-        return [
-            _stamped(
-                one, {SEGMENT_ID: ids[text]} if (text := one.page_content.strip()) in ids else {}
-            )
-            for one in documents
-        ]
-
-
-def _texts(chat: ChatHypic, documents: Sequence[Document]) -> list[str]:
-    """What is long enough to be a segment, each once; known by its text from now on."""
-    known = [chat.registry.add(document.page_content) for document in documents]
-    return list(dict.fromkeys(one.text for one in known if one is not None))
-
-
-def _stamped(document: Document, marks: dict[str, str]) -> Document:
-    """A copy: the caller's store may hand out its own objects."""
-    return document.model_copy(update={"metadata": {**document.metadata, **marks}})
+    def _asked(self, limit: int | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A retriever of core's drops arguments it does not know; another runnable may not."""
+        if limit is None or not isinstance(self.retriever, BaseRetriever):
+            return kwargs
+        return {**kwargs, "k": limit}

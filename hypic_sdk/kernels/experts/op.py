@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from hypic_sdk.kernels import backend
-from hypic_sdk.kernels.experts import reference
+from hypic_sdk.kernels.experts import kernel, reference
 
 
 class Routing(NamedTuple):
@@ -45,8 +46,8 @@ def experts(
     Args:
         gate_up: [num_experts, 2 I, D], the gate's I rows first.
         down: [num_experts, D, I].
-        row_independent: a row's bits depend on that row alone; every expert's rows are filled up to
-            a multiple of 16.
+        row_independent: a row's bits depend on that row alone.  On a CPU every expert's rows are
+            filled up to a multiple of 16.
     Returns:
         [L, D] in x's dtype; the experts of a row are added in order of their index, in fp32 (fp64).
     """
@@ -61,7 +62,17 @@ def experts(
             f"routing {tuple(routing.indices.shape)}, {tuple(routing.weights.shape)} does not fit"
             f" rows {tuple(x_LD.shape)}"
         )
-    run = backend.select("experts", reference.experts, None, device=x_LD.device)
+    run = backend.select(
+        "experts",
+        reference.experts,
+        _grouped_kernel if x_LD.is_cuda and kernel.suits(x_LD, gate_up, down) else None,
+        device=x_LD.device,
+        needs_triton=False,
+    )
     return run(
         x_LD, routing.indices, routing.weights, gate_up, down, row_independent=row_independent
     )
+
+
+def _grouped_kernel() -> Callable[..., torch.Tensor]:
+    return kernel.experts

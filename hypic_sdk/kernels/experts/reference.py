@@ -31,13 +31,16 @@ def experts(
     row_independent: bool,
 ) -> torch.Tensor:
     """[L, D]; experts in rising order, so each row adds up its own in that order."""
-    out_LD = torch.zeros_like(x_LD, dtype=weights.dtype)
-    # [num_experts, L, top_k]
-    chosen = torch.nn.functional.one_hot(indices, gate_up.shape[0]).permute(2, 0, 1)
-    for expert in chosen.flatten(1).any(1).nonzero()[:, 0].tolist():
-        rows, places = chosen[expert].nonzero(as_tuple=True)
+    out_LD, top_k = torch.zeros_like(x_LD, dtype=weights.dtype), indices.shape[1]
+    # places of [L, top_k] by expert; a stable sort keeps the rows of an expert in rising order
+    order = indices.flatten().argsort(stable=True)
+    counts = torch.bincount(indices.flatten(), minlength=gate_up.shape[0])
+    for expert, chosen in enumerate(order.split(counts.tolist())):
+        if not len(chosen):
+            continue
+        rows = chosen // top_k
         products = _expert(x_LD[rows], gate_up[expert], down[expert], row_independent)
-        out_LD.index_add_(0, rows, products.to(out_LD.dtype) * weights[rows, places, None])
+        out_LD.index_add_(0, rows, products.to(out_LD.dtype) * weights.flatten()[chosen, None])
     return out_LD.to(x_LD.dtype)
 
 

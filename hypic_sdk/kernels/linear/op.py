@@ -10,6 +10,14 @@ from hypic_sdk.kernels.linear import reference
 ROW_MULTIPLE = 16
 
 
+def way(num_inputs: int, num_outputs: int, dtype: torch.dtype) -> str:
+    """Name of the row-independent product that a weight of this shape gets on a CPU.
+
+    What is multiplied in another way has other bits.  Finding out takes a trial, once a shape.
+    """
+    return reference.way(num_inputs, num_outputs, dtype)
+
+
 def linear(
     x_LD: torch.Tensor,
     weight_ND: torch.Tensor,

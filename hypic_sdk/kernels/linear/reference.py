@@ -46,13 +46,24 @@ def row_independent_linear(
     num_outputs = weight.shape[0]
     if num_outputs < _LEAST_OUTPUTS:
         weight = torch.nn.functional.pad(weight, (0, 0, 0, _LEAST_OUTPUTS - num_outputs))
-    suits = _cut_product_suits(weight.shape[1], weight.shape[0], dtype, torch.get_num_threads())
-    out_LN = (cut_product if suits else tiled_product)(x, weight)
+    is_cut = way(weight.shape[1], weight.shape[0], dtype) == "cut"
+    out_LN = (cut_product if is_cut else tiled_product)(x, weight)
     if num_outputs < _LEAST_OUTPUTS:
         out_LN = out_LN[:, :num_outputs].contiguous()
     if bias_N is not None:
         out_LN += bias_N
     return out_LN.to(x_LD.dtype)
+
+
+def way(num_inputs: int, num_outputs: int, dtype: torch.dtype) -> str:
+    """How a weight of this shape is multiplied on this CPU: "cut" or "tiled".
+
+    The two differ in their last bits.
+    """
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    num_outputs = max(num_outputs, _LEAST_OUTPUTS)
+    suits = _cut_product_suits(num_inputs, num_outputs, wide, torch.get_num_threads())
+    return "cut" if suits else "tiled"
 
 
 def cut_product(x_LD: torch.Tensor, weight_ND: torch.Tensor) -> torch.Tensor:

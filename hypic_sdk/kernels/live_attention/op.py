@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -45,6 +45,12 @@ def live_attention(
         if run.contiguous_start is not None and run.contiguous_start + run.num_keys > P:
             raise ValueError(f"slots up to {run.contiguous_start + run.num_keys} of {P}")
     attend = backend.select(
-        "live_attention", reference.live_attention, None, device=query_LQE.device
+        "live_attention", reference.live_attention, _live_attention_kernel, device=query_LQE.device
     )
     return attend(query_LQE, runs, keys_PGE, values_PGE, scale=scale)
+
+
+def _live_attention_kernel() -> Callable[..., torch.Tensor]:
+    from hypic_sdk.kernels.live_attention import kernel
+
+    return kernel.live_attention

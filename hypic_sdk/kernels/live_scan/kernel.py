@@ -1,12 +1,31 @@
-"""The compose step on a GPU: S <- T S + S0 for a batch of states, one program a block of V."""
+"""Live sequences on a GPU: one program a sequence, head and block of V walks runs and gaps.
+
+A decode row and a short run go through token by token, the block of the state in registers; a gap
+is a product with T, whose other operand passes through a work buffer.  Longer runs go through the
+tiled scan between two launches.  `compose` is the gap alone, for states that are not walked (fp64).
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
+
+from hypic_sdk.kernels.items import Item
+from hypic_sdk.kernels.live_scan import reference
+from hypic_sdk.kernels.live_scan.plan import FIELDS, LongRun, plan_walk
+from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles
+from hypic_sdk.kernels.scan_inputs import UNIT_EPS, ScanInputs
+from hypic_sdk.kernels.segment_scan.stretch import scan_stretch, steps_only
+
+# rows up to which a run is walked token by token: the tiled scan is some fifty launches
+LONGEST_WALK = 64
+_BLOCK_V = 32
+_BLOCK_J = 32
 
 _IDENTITY, _SCALAR, _DIAGONAL, _DENSE = range(4)
 
@@ -28,6 +47,7 @@ def _compose_kernel(
     BLOCK_J: tl.constexpr,
     BLOCK_V: tl.constexpr,
     KIND: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     i_nh = tl.program_id(0).to(tl.int64)
     i_n, i_h = i_nh // H, i_nh % H
@@ -59,13 +79,17 @@ def _compose_kernel(
                 mask=m_j[:, None] & (o_v < V)[None, :],
                 other=0.0,
             )
-            b_composed = tl.dot(
-                b_transition.to(b_state.dtype),
-                b_state,
-                acc=b_composed,
-                input_precision="ieee",
-                out_dtype=b_composed.dtype,
-            )
+            b_transition = b_transition.to(b_state.dtype)
+            if WIDE:  # a dot of fp64 blocks does not compile where one of them was loaded as fp16
+                b_composed += tl.sum(b_transition[:, :, None] * b_state[None, :, :], axis=1)
+            else:
+                b_composed = tl.dot(
+                    b_transition,
+                    b_state,
+                    acc=b_composed,
+                    input_precision="ieee",
+                    out_dtype=b_composed.dtype,
+                )
     else:
         # [BK, BV]
         b_state = tl.load(state_row + o_kv, mask=m_kv, other=0.0)
@@ -97,7 +121,11 @@ def compose(
         [list(transition_slots), list(state_slots)], dtype=torch.int64, device=state_NHKV.device
     )
     composed_NHKV = torch.empty_like(state_NHKV)
-    block_k, block_v = (max(16, min(64, triton.next_power_of_2(n))) for n in state_NHKV.shape[2:])
+    wide = state_NHKV.dtype == torch.float64
+    largest = 16 if wide else 64
+    block_k, block_v = (
+        max(16, min(largest, triton.next_power_of_2(n))) for n in state_NHKV.shape[2:]
+    )
     grid = (
         num_states * num_heads,
         triton.cdiv(key_size, block_k),
@@ -119,5 +147,372 @@ def compose(
         min(block_k, 32),
         block_v,
         kind,
+        wide,
     )
     return composed_NHKV
+
+
+@triton.jit
+def _walk_kernel(
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    decay_ptr,  # of tokens: log-decays, or with RATES step sizes; read by DECAY only
+    erase_ptr,
+    rates_ptr,  # [H, K], or with DECAY == 3 the constant log-decays [H]
+    states_ptr,
+    transition_ptr,
+    work_ptr,  # [sequences, H, K, V]: states between launches, and an operand of a gap's product
+    gap_ptr,  # [launched, H, K, V], read with GAP_KIND == 4 only
+    out_ptr,
+    cos_ptr,  # [gaps, F]
+    sin_ptr,
+    launched_ptr,  # [launched, 3]: sequence, first and last row of the table
+    table_ptr,
+    query_stride,
+    query_head_stride,
+    key_stride,
+    key_head_stride,
+    value_stride,
+    value_head_stride,
+    states_stride,
+    transition_stride,
+    scale,
+    H: tl.constexpr,
+    GROUPS: tl.constexpr,  # state heads that share a key head
+    K: tl.constexpr,
+    V: tl.constexpr,
+    F: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    UNIT: tl.constexpr,
+    EPS: tl.constexpr,
+    ERASE: tl.constexpr,
+    DECAY: tl.constexpr,  # 0 none, 1 [L, H], 2 [L, H, K], 3 constant [H], 4 steps [L, H] and rates
+    GAP_KIND: tl.constexpr,  # 0 add only, 1 [H], 2 [H, K], 3 constant, 4 dense, 5 steps and rates
+    NUM_FIELDS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+):
+    i_launched = tl.program_id(0).to(tl.int64)
+    i_h, i_v = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    i_sequence = tl.load(launched_ptr + i_launched * 3)
+    first = tl.load(launched_ptr + i_launched * 3 + 1)
+    last = tl.load(launched_ptr + i_launched * 3 + 2)
+    o_k = tl.arange(0, BLOCK_K)
+    o_v = i_v * BLOCK_V + tl.arange(0, BLOCK_V)
+    m_k, m_v = o_k < K, o_v < V
+    m_kv = m_k[:, None] & m_v[None, :]
+    o_kv = o_k[:, None] * V + o_v[None, :]
+    key_ptr += (i_h // GROUPS) * key_head_stride
+    query_ptr += (i_h // GROUPS) * query_head_stride
+    value_ptr += i_h * value_head_stride
+    states_ptr += i_h * K * V
+    work_ptr += (i_sequence * H + i_h) * K * V
+    gap_ptr += (i_launched * H + i_h) * K * V
+    if DECAY == 3:
+        constant = tl.load(rates_ptr + i_h).to(tl.float32)
+    if DECAY == 4:
+        # [BK]
+        b_rates = tl.load(rates_ptr + i_h * K + o_k, mask=m_k, other=0.0).to(tl.float32)
+    if F > 0:
+        # row k turns with `o_other`; the second of a pair takes the first with a plus
+        if INTERLEAVED:
+            is_first = o_k % 2 == 0
+            o_pair = o_k // 2
+            o_other = tl.where(is_first, o_k + 1, o_k - 1)
+        else:
+            is_first = o_k < F
+            o_pair = tl.where(is_first, o_k, o_k - F)
+            o_other = tl.where(is_first, o_k + F, o_k - F)
+        m_turned = o_k < 2 * F
+        o_other = tl.where(m_turned, o_other, o_k)
+        o_otherv = o_other[:, None] * V + o_v[None, :]
+    # [BK, BV]
+    b_state = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)
+
+    for i_item in range(first, last):
+        item_ptr = table_ptr + i_item * NUM_FIELDS
+        kind = tl.load(item_ptr)
+        slot = tl.load(item_ptr + 3)
+        slab_ptr = states_ptr + slot * states_stride
+        # [BK, BV]: all of the state, or nothing of it
+        m_slab = (o_k < tl.where(slot >= 0, K, 0))[:, None] & m_v[None, :]
+        m_work = (o_k < tl.where(slot < -1, K, 0))[:, None] & m_v[None, :]
+        if kind == 0:  # LOAD; no slot: zeros
+            b_state = tl.load(slab_ptr + o_kv, m_slab, other=0)
+            b_state += tl.load(work_ptr + o_kv, m_work, other=0)
+        elif kind == 3:  # SAVE
+            tl.store(slab_ptr + o_kv, b_state, m_slab)
+            tl.store(work_ptr + o_kv, b_state, m_work)
+        elif kind == 1:  # RUN
+            start, stop = tl.load(item_ptr + 1), tl.load(item_ptr + 2)
+            for i_l in range(start, stop):
+                # [BK]
+                b_key = tl.load(key_ptr + i_l * key_stride + o_k, m_k, other=0).to(tl.float32)
+                b_query = tl.load(query_ptr + i_l * query_stride + o_k, m_k, other=0)
+                b_query = b_query.to(tl.float32)
+                # [BV]
+                b_write = tl.load(value_ptr + i_l * value_stride + o_v, m_v, other=0)
+                b_write = b_write.to(tl.float32)
+                if UNIT:
+                    b_key *= 1.0 / tl.sqrt(tl.sum(b_key * b_key, 0) + EPS)
+                    b_query *= 1.0 / tl.sqrt(tl.sum(b_query * b_query, 0) + EPS)
+                b_query *= scale
+                if DECAY == 1:
+                    b_state *= tl.exp(tl.load(decay_ptr + i_l * H + i_h).to(tl.float32))
+                if DECAY == 2:
+                    o_decay = (i_l * H + i_h) * K + o_k
+                    b_log = tl.load(decay_ptr + o_decay, m_k, other=0).to(tl.float32)
+                    b_state *= tl.exp(b_log)[:, None]
+                if DECAY == 3:
+                    b_state *= tl.exp(constant)
+                if DECAY == 4:
+                    step = tl.load(decay_ptr + i_l * H + i_h).to(tl.float32)
+                    b_state *= tl.exp(step * b_rates)[:, None]
+                if ERASE:
+                    strength = tl.load(erase_ptr + i_l * H + i_h).to(tl.float32)
+                    b_write = strength * (b_write - tl.sum(b_state * b_key[:, None], 0))
+                b_state += b_key[:, None] * b_write[None, :]
+                b_out = tl.sum(b_state * b_query[:, None], 0).to(out_ptr.dtype.element_ty)
+                tl.store(out_ptr + (i_l * H + i_h) * V + o_v, b_out, m_v)
+        else:  # GAP
+            row_ptr = transition_ptr + tl.load(item_ptr + 4) * transition_stride
+            if GAP_KIND == 1:
+                b_state *= tl.exp(tl.load(row_ptr + i_h).to(tl.float32))
+            if GAP_KIND == 2:
+                b_log = tl.load(row_ptr + i_h * K + o_k, m_k, other=0).to(tl.float32)
+                b_state *= tl.exp(b_log)[:, None]
+            if GAP_KIND == 3:
+                b_state *= tl.exp(constant * tl.load(item_ptr + 5).to(tl.float32))
+            if GAP_KIND == 5:
+                b_state *= tl.exp(tl.load(row_ptr + i_h).to(tl.float32) * b_rates)[:, None]
+            if GAP_KIND == 4:
+                tl.debug_barrier()
+                tl.store(gap_ptr + o_kv, b_state, m_kv)
+                tl.debug_barrier()
+                b_state = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)
+                for i_j in range(0, K, BLOCK_J):
+                    o_j = i_j + tl.arange(0, BLOCK_J)
+                    m_j = o_j < K
+                    # [BK, BJ]
+                    b_transition = tl.load(
+                        row_ptr + i_h * K * K + o_k[:, None] * K + o_j[None, :],
+                        m_k[:, None] & m_j[None, :],
+                        other=0,
+                    ).to(tl.float32)
+                    # [BJ, BV]
+                    b_before = tl.load(
+                        gap_ptr + o_j[:, None] * V + o_v[None, :],
+                        m_j[:, None] & m_v[None, :],
+                        other=0,
+                    )
+                    b_state = tl.dot(b_transition, b_before, acc=b_state, input_precision="ieee")
+            # [BK, BV]
+            b_end = tl.load(slab_ptr + o_kv, m_kv, other=0)
+            if F > 0:
+                number = tl.load(item_ptr + 6)
+                b_cos = tl.load(cos_ptr + number * F + o_pair, m_turned, other=1.0)
+                b_sin = tl.load(sin_ptr + number * F + o_pair, m_turned, other=0.0)
+                b_sin = tl.where(is_first, -b_sin, b_sin)
+                b_other = tl.load(slab_ptr + o_otherv, m_kv, other=0)
+                b_end = b_end * b_cos[:, None] + b_other * b_sin[:, None]
+            b_state += b_end
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """A plan on its device; made once for all layers of a forward."""
+
+    table: torch.Tensor  # [rows, FIELDS] int64
+    launched: tuple[torch.Tensor, ...]  # per launch [n, 3] int64
+    long_runs: tuple[tuple[LongRun, ...], ...]  # per launch
+    cos: torch.Tensor  # [gaps, F] fp32
+    sin: torch.Tensor
+    num_sequences: int
+
+    @classmethod
+    def of(
+        cls, items: Sequence[Item], longest_run: int, spec: RotarySpec | None, device: torch.device
+    ) -> _Walk:
+        plan = plan_walk(items, longest_run)
+        rows = [
+            (sequence, *bounds)
+            for launch in plan.launches
+            for sequence, bounds in zip(launch.sequences, launch.bounds, strict=True)
+        ]
+        counts = [len(launch.sequences) for launch in plan.launches]
+        starts = torch.tensor(plan.gap_starts, dtype=torch.int64, device=device)
+        cos, sin = starts.new_empty((0, 0)), starts.new_empty((0, 0))
+        if spec is not None and plan.gap_starts:
+            cos, sin = rotary_angles(spec, starts, torch.float32)
+        return cls(
+            torch.tensor(plan.table, dtype=torch.int64, device=device),
+            torch.tensor(rows, dtype=torch.int64, device=device).split(counts),
+            tuple(launch.long_runs for launch in plan.launches),
+            cos,
+            sin,
+            plan.num_sequences,
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Same:
+    """A tuple of items, equal to itself alone: to compare items would cost more than a launch."""
+
+    items: tuple[Item, ...]
+
+    def __hash__(self) -> int:
+        return id(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.items is self.items
+
+
+@functools.lru_cache(maxsize=4)
+def _kept_walk(
+    same: _Same, longest_run: int, spec: RotarySpec | None, device: torch.device
+) -> _Walk:
+    """All layers of a forward hand over the same tuple of items: one walk serves them."""
+    return _Walk.of(same.items, longest_run, spec, device)
+
+
+def live_scan(
+    inputs: ScanInputs,
+    items: Sequence[Item],
+    states_SHKV: torch.Tensor,
+    transitions: torch.Tensor | None,
+    out_LHV: torch.Tensor,
+    *,
+    gap_rotation: RotarySpec | None,
+    use_transition: bool,
+) -> None:
+    """As the reference.  fp32 states; fp64 ones go through the reference with `compose`."""
+    if states_SHKV.dtype != torch.float32:
+        reference.live_scan(
+            inputs,
+            items,
+            states_SHKV,
+            transitions,
+            out_LHV,
+            gap_rotation=gap_rotation,
+            use_transition=use_transition,
+            compose=compose,
+        )
+        return
+    if not items:
+        return
+    longest_run = inputs.num_tokens if steps_only(inputs) else LONGEST_WALK
+    wanted = longest_run, gap_rotation, states_SHKV.device
+    # a list may be changed and handed over again
+    walk = _kept_walk(_Same(items), *wanted) if type(items) is tuple else _Walk.of(items, *wanted)
+    work = states_SHKV[:1]
+    if any(walk.long_runs) or len(walk.launched) > 1:
+        work = states_SHKV.new_empty((walk.num_sequences, *states_SHKV.shape[1:]))
+    for launched, long_runs in zip(walk.launched, walk.long_runs, strict=True):
+        _launch(
+            inputs,
+            walk,
+            launched,
+            states_SHKV,
+            transitions,
+            work,
+            out_LHV,
+            gap_rotation,
+            use_transition,
+        )
+        for run in long_runs:
+            outputs, state = scan_stretch(inputs.rows(run.start, run.stop), work[run.sequence])
+            out_LHV[run.start : run.stop] = outputs
+            work[run.sequence] = state
+
+
+def _launch(
+    inputs: ScanInputs,
+    walk: _Walk,
+    launched: torch.Tensor,
+    states_SHKV: torch.Tensor,
+    transitions: torch.Tensor | None,
+    work: torch.Tensor,
+    out_LHV: torch.Tensor,
+    gap_rotation: RotarySpec | None,
+    use_transition: bool,
+) -> None:
+    _, num_heads, key_size, value_size = states_SHKV.shape
+    assert states_SHKV[0].is_contiguous(), "rows of the state slab are contiguous"
+    assert transitions is None or transitions[0].is_contiguous(), "rows of the slab are contiguous"
+    assert out_LHV.is_contiguous(), "outputs are contiguous"
+    query, key, value = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in (inputs.query, inputs.key, inputs.value)
+    )
+    decay_kind, decay, rates = _decay(inputs, query)
+    gap_kind = _gap_kind(inputs, transitions) if use_transition else 0
+    gap = work
+    if gap_kind == 4:
+        gap = states_SHKV.new_empty((len(launched), *states_SHKV.shape[1:]))
+    erase = query if inputs.erase is None else inputs.erase.contiguous()
+    block_k = max(16, triton.next_power_of_2(key_size))
+    block_v = min(_BLOCK_V, max(16, triton.next_power_of_2(value_size)))
+    num_pairs = 0 if gap_rotation is None else gap_rotation.rotary_dims // 2
+    _walk_kernel[(len(launched), num_heads, triton.cdiv(value_size, block_v))](
+        query,
+        key,
+        value,
+        decay,
+        erase,
+        rates,
+        states_SHKV,
+        states_SHKV if transitions is None else transitions,
+        work,
+        gap,
+        out_LHV,
+        walk.cos if walk.cos.numel() else query,
+        walk.sin if walk.sin.numel() else query,
+        launched,
+        walk.table,
+        *query.stride()[:2],
+        *key.stride()[:2],
+        *value.stride()[:2],
+        states_SHKV.stride(0),
+        0 if transitions is None else transitions.stride(0),
+        inputs.scale,
+        H=num_heads,
+        GROUPS=num_heads // key.shape[1],
+        K=key_size,
+        V=value_size,
+        F=num_pairs if walk.cos.numel() else 0,
+        INTERLEAVED=gap_rotation is not None and gap_rotation.interleaved,
+        UNIT=inputs.unit_keys,
+        EPS=UNIT_EPS,
+        ERASE=inputs.erase is not None,
+        DECAY=decay_kind,
+        GAP_KIND=gap_kind,
+        NUM_FIELDS=FIELDS,
+        BLOCK_K=block_k,
+        BLOCK_V=block_v,
+        BLOCK_J=min(_BLOCK_J, block_k),
+        num_warps=4,
+        num_stages=1,
+    )
+
+
+def _decay(inputs: ScanInputs, unused: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor]:
+    """Kind of a token's decay, and the tensors that it takes."""
+    if inputs.rates is not None and inputs.steps is not None:
+        return 4, inputs.steps.contiguous(), inputs.rates.contiguous()
+    if inputs.constant_log_decay is not None:
+        return 3, unused, inputs.constant_log_decay.contiguous()
+    if inputs.log_decay is None:
+        return 0, unused, unused
+    return inputs.log_decay.ndim - 1, inputs.log_decay.contiguous(), unused
+
+
+def _gap_kind(inputs: ScanInputs, transitions: torch.Tensor | None) -> int:
+    if inputs.constant_log_decay is not None:
+        return 3
+    assert transitions is not None, "a transition that varies is stored"
+    if inputs.is_dense:
+        return 4
+    if inputs.rates is not None and transitions.ndim == 2:
+        return 5
+    return transitions.ndim - 1

@@ -58,7 +58,8 @@ def live_scan(
         raise ValueError(
             f"out {tuple(out_LHV.shape)} does not fit value {tuple(inputs.value.shape)}"
         )
-    reference.live_scan(
+    run = backend.select("live_scan", reference.live_scan, _live_scan_kernel, device=out_LHV.device)
+    run(
         inputs,
         items,
         states_SHKV,
@@ -66,17 +67,14 @@ def live_scan(
         out_LHV,
         gap_rotation=key_rotation if rotate_gap else None,
         use_transition=use_transition,
-        compose=backend.select(
-            "compose", reference.compose, _compose_kernel, device=out_LHV.device
-        ),
     )
     return out_LHV
 
 
-def _compose_kernel() -> Callable[..., torch.Tensor]:
+def _live_scan_kernel() -> Callable[..., None]:
     from hypic_sdk.kernels.live_scan import kernel
 
-    return kernel.compose
+    return kernel.live_scan
 
 
 def _check_items(items: Sequence[Item], num_rows: int, *, needs_transition: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -28,7 +29,7 @@ def rms_norm(
     """
     if weight.shape != x.shape[-1:]:
         raise ValueError(f"weight {tuple(weight.shape)} does not fit rows {tuple(x.shape)}")
-    run = backend.select("rms_norm", reference.rms_norm, None, device=x.device)
+    run = backend.select("rms_norm", reference.rms_norm, _rms_norm_kernel, device=x.device)
     return run(x, weight, eps=eps, zero_centred=zero_centred)
 
 
@@ -58,5 +59,22 @@ def gated_rms_norm(
         raise ValueError(f"weight {tuple(weight_V.shape)} does not fit rows {tuple(x_LHV.shape)}")
     if activation not in ("silu", "sigmoid"):
         raise ValueError(f"activation is silu or sigmoid, got {activation!r}")
-    run = backend.select("gated_rms_norm", reference.gated_rms_norm, None, device=x_LHV.device)
+    run = backend.select(
+        "gated_rms_norm",
+        reference.gated_rms_norm,
+        _gated_rms_norm_kernel,
+        device=x_LHV.device,
+    )
     return run(x_LHV, gate_LHV, weight_V, eps=eps, activation=activation, gate_first=gate_first)
+
+
+def _rms_norm_kernel() -> Callable[..., torch.Tensor]:
+    from hypic_sdk.kernels.norm import kernel
+
+    return kernel.rms_norm
+
+
+def _gated_rms_norm_kernel() -> Callable[..., torch.Tensor]:
+    from hypic_sdk.kernels.norm import kernel
+
+    return kernel.gated_rms_norm

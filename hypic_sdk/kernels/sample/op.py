@@ -1,4 +1,10 @@
-"""Logits to token ids.  A row's id depends on its own logits, settings, seed and step alone."""
+"""Logits to token ids.  A row's id depends on its own logits, settings, seed and step alone.
+
+The order is vLLM's (docs.vllm.ai, `vllm.v1.sample.sampler`): `adjust` masks what a grammar does not
+allow, forbids end tokens before the least length, adds the biases, then takes the penalties
+(repetition, frequency, presence); `sample` divides by the temperature, then drops ids by `min_p`,
+by `top_k` and by `top_p`, and draws.  Log-probabilities are of the logits as they came.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,7 @@ import torch
 
 from hypic_sdk.kernels import backend
 from hypic_sdk.kernels.sample import reference
+from hypic_sdk.kernels.sample.edits import LogitEdits
 
 
 class Sampled(NamedTuple):
@@ -25,34 +32,67 @@ class Logprobs(NamedTuple):
     top: torch.Tensor  # [R, n]
 
 
+def adjust(logits_RV: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
+    """Logits as they are chosen from: [R, vocab], new; rows that no edit names are as they were.
+
+    Args:
+        logits_RV: [R, vocab] fp32 or fp64.
+        edits: on the device of the logits.  Masked and forbidden ids become -inf, which no later
+            edit undoes.  With l the logit, s whether the id stands in prompt or reply, c how often
+            it stands in the reply: l := l / repetition if l > 0 else l * repetition, where s; then
+            l := l - frequency * c - presence * (c > 0).
+    Source:
+        order and formulas of vLLM; the repetition penalty is that of CTRL (Keskar et al. 2019).
+    """
+    _check_logits(logits_RV)
+    num_ids = logits_RV.shape[1]
+    if edits.penalties is not None and edits.penalties.counts_PV.shape[1] != num_ids:
+        raise ValueError(f"counts of {edits.penalties.counts_PV.shape[1]} ids for {num_ids}")
+    if edits.masks is not None and edits.masks.allowed_bits.shape[1] != -(-num_ids // 32):
+        words = edits.masks.allowed_bits.shape[1]
+        raise ValueError(f"{words} words of 32 bits are no mask of {num_ids} ids")
+    if edits.is_empty:
+        return logits_RV
+    run = backend.select("adjust", reference.adjust, None, device=logits_RV.device)
+    return run(logits_RV, edits)
+
+
+def _check_logits(logits_RV: torch.Tensor) -> None:
+    if logits_RV.ndim != 2 or logits_RV.shape[1] == 0:
+        raise ValueError(f"logits {tuple(logits_RV.shape)} are no rows over a vocabulary")
+    if logits_RV.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"logits are fp32 or fp64, got {logits_RV.dtype}")
+
+
 def sample(
     logits_RV: torch.Tensor,
     temperature_R: torch.Tensor,
+    min_p_R: torch.Tensor,
     top_k_R: torch.Tensor,
     top_p_R: torch.Tensor,
     seeds_R: torch.Tensor,
     steps_R: torch.Tensor,
 ) -> Sampled:
-    """Draw one id a row: temperature, then the `top_k` best, then the smallest set of mass `top_p`.
+    """Draw one id a row: temperature, then `min_p`, the `top_k` best, the smallest set of `top_p`.
 
     Args:
         logits_RV: [R, vocab] fp32 or fp64 (V is the vocabulary here); -inf forbids an id.
         temperature_R: [R] float; 0 takes the best id, the lowest in a tie.
+        min_p_R: [R] float in 0..1; ids of less than this share of the likeliest's probability go.
         top_k_R: [R] int64; 0 keeps all.  Of ids that tie for the last place the lower ones stay.
-        top_p_R: [R] float in 0..1; 1 keeps all, and one id always stays.  Ties as for top_k.
+        top_p_R: [R] float in 0..1, of what is left; 1 keeps all, and one id always stays.  Ties as
+            for top_k.
         seeds_R, steps_R: [R] int64; a row's noise is a hash of this pair, so that batches, cuts and
             retries draw the same ids.
-        All five may lie on the host: then the choice of path waits for no device.
+        All six may lie on the host: then the choice of path waits for no device.
     Source:
         inverse of the cumulative distribution in the order of ids, so a small change of the logits
         seldom changes the id.
     """
-    if logits_RV.ndim != 2 or logits_RV.shape[1] == 0:
-        raise ValueError(f"logits {tuple(logits_RV.shape)} are no rows over a vocabulary")
-    if logits_RV.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"logits are fp32 or fp64, got {logits_RV.dtype}")
+    _check_logits(logits_RV)
     for name, setting in (
         ("temperature", temperature_R),
+        ("min_p", min_p_R),
         ("top_k", top_k_R),
         ("top_p", top_p_R),
         ("seeds", seeds_R),
@@ -61,7 +101,7 @@ def sample(
         if setting.shape != logits_RV.shape[:1]:
             raise ValueError(f"{name} {tuple(setting.shape)} for {logits_RV.shape[0]} rows")
     run = backend.select("sample", reference.sample, None, device=logits_RV.device)
-    return Sampled(*run(logits_RV, temperature_R, top_k_R, top_p_R, seeds_R, steps_R))
+    return Sampled(*run(logits_RV, temperature_R, min_p_R, top_k_R, top_p_R, seeds_R, steps_R))
 
 
 def logprobs(logits_RV: torch.Tensor, ids_R: torch.Tensor, n: int) -> Logprobs:

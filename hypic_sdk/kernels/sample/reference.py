@@ -10,15 +10,47 @@ import math
 
 import torch
 
+from hypic_sdk.kernels.sample.edits import LogitEdits, Penalties
 from hypic_sdk.kernels.sample.noise import uniform
 
 # best logits looked at first for top_p; most distributions reach their mass within these
 _CANDIDATES = 256
 
 
+def adjust(logits_RV: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
+    """Masks, bans, biases, penalties, in this order."""
+    logits_RV = logits_RV.clone()
+    masks, bans, biases, penalties = edits.masks, edits.bans, edits.biases, edits.penalties
+    if masks is not None:
+        shifts = torch.arange(32, device=logits_RV.device, dtype=torch.int32)
+        bits = (masks.allowed_bits[:, :, None] >> shifts) & 1
+        allowed_AV = bits.flatten(1)[:, : logits_RV.shape[1]] == 1
+        logits_RV[masks.rows] = logits_RV[masks.rows].masked_fill(~allowed_AV, -math.inf)
+    if bans is not None:
+        logits_RV[bans.rows, bans.ids] = -math.inf
+    if biases is not None:
+        logits_RV[biases.rows, biases.ids] += biases.values.to(logits_RV.dtype)
+    if penalties is not None:
+        logits_RV[penalties.rows] = _penalised(logits_RV[penalties.rows], penalties)
+    return logits_RV
+
+
+def _penalised(logits_PV: torch.Tensor, penalties: Penalties) -> torch.Tensor:
+    def column(values_P: torch.Tensor) -> torch.Tensor:
+        return values_P.to(logits_PV.dtype)[:, None]
+
+    counts_PV, repetition = penalties.counts_PV, column(penalties.repetition_P)
+    said_PV = counts_PV > 0
+    repeated_PV = torch.where(logits_PV > 0, logits_PV / repetition, logits_PV * repetition)
+    logits_PV = torch.where(said_PV | penalties.in_prompt_PV, repeated_PV, logits_PV)
+    logits_PV = logits_PV - column(penalties.frequency_P) * counts_PV
+    return logits_PV - column(penalties.presence_P) * said_PV
+
+
 def sample(
     logits_RV: torch.Tensor,
     temperature_R: torch.Tensor,
+    min_p_R: torch.Tensor,
     top_k_R: torch.Tensor,
     top_p_R: torch.Tensor,
     seeds_R: torch.Tensor,
@@ -39,6 +71,7 @@ def sample(
                 logits_RV[rows],
                 best_R[rows],
                 temperature_R[drawn].to(device),
+                min_p_R[drawn],
                 top_k_R[drawn],
                 top_p_R[drawn],
                 uniform(seeds_R[drawn], steps_R[drawn]).to(device),
@@ -68,6 +101,7 @@ def _draw(
     logits_RV: torch.Tensor,
     best_R: torch.Tensor,
     temperature_R: torch.Tensor,
+    min_p_R: torch.Tensor,
     top_k_R: torch.Tensor,
     top_p_R: torch.Tensor,
     uniform_R: torch.Tensor,
@@ -76,6 +110,11 @@ def _draw(
     # the best first goes to 0: a tiny temperature then sends the others to -inf, never to a NaN
     scaled_RV = (logits_RV - best_R[:, None]) / temperature_R.to(logits_RV.dtype)[:, None]
     mass_RV = scaled_RV.softmax(-1).double()
+    limited = (min_p_R > 0.0).nonzero()[:, 0]
+    if limited.numel():
+        rows = limited.to(logits_RV.device)
+        likely = _likely(mass_RV[rows], min_p_R[limited].to(logits_RV.device))
+        mass_RV = mass_RV.index_copy(0, rows, mass_RV[rows] * likely)
     filtered = ((top_k_R > 0) | (top_p_R < 1.0)).nonzero()[:, 0]
     if filtered.numel():
         rows = filtered.to(logits_RV.device)
@@ -91,6 +130,11 @@ def _draw(
     # the first id whose cumulative mass exceeds the target: never one of no mass
     ids_R = torch.searchsorted(cumulative_RV, target_R[:, None], right=True)[:, 0]
     return ids_R.clamp_max(logits_RV.shape[1] - 1)
+
+
+def _likely(mass_RV: torch.Tensor, min_p_R: torch.Tensor) -> torch.Tensor:
+    """[R, V] bool: the ids of at least that share of the likeliest one's probability."""
+    return mass_RV >= (mass_RV.amax(-1) * min_p_R.double())[:, None]
 
 
 def _kept(

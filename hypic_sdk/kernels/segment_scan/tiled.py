@@ -22,7 +22,9 @@ import torch
 from hypic_sdk.kernels.scan_inputs import MIN_LOG_DECAY, ScanInputs, to_unit, token_log_decay
 
 TILE_TOKENS = 64
-_GROUP_TILES = 4  # tiles prepared together: bounds the scratch memory of a long stretch
+# tiles prepared together: bounds the scratch memory of a long stretch; on a GPU launches count more
+_GROUP_TILES = 4
+_CUDA_GROUP_TILES = 32
 _LEAF_TOKENS = 8  # below this size decays of pairs are written out
 
 
@@ -56,8 +58,9 @@ def tiled_scan(
     if transition_HKK is not None:
         carry = torch.cat((state_HKV, transition_HKK), dim=-1)
     outputs = []
-    for start in range(0, num_tokens, _GROUP_TILES * TILE_TOKENS):
-        part = inputs.rows(start, min(start + _GROUP_TILES * TILE_TOKENS, num_tokens))
+    group_tokens = TILE_TOKENS * (_CUDA_GROUP_TILES if carry.is_cuda else _GROUP_TILES)
+    for start in range(0, num_tokens, group_tokens):
+        part = inputs.rows(start, min(start + group_tokens, num_tokens))
         part_outputs, carry = _scan_group(part, carry, value_size)
         outputs.append(part_outputs)
     outputs_LHV = outputs[0] if len(outputs) == 1 else torch.cat(outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -47,7 +47,9 @@ def short_conv(
     _check_shapes(inputs_LC, weight_CW, tails_SWC, work_tails_XWC)
     _check_plan(items, cold_runs, has_work_tails=work_tails_XWC is not None)
     out_LC = torch.zeros_like(inputs_LC, memory_format=torch.contiguous_format)
-    run_op = backend.select("short_conv", reference.short_conv, None, device=inputs_LC.device)
+    run_op = backend.select(
+        "short_conv", reference.short_conv, _short_conv_kernel, device=inputs_LC.device
+    )
     run_op(
         inputs_LC,
         weight_CW,
@@ -60,6 +62,12 @@ def short_conv(
         out_LC,
     )
     return out_LC
+
+
+def _short_conv_kernel() -> Callable[..., None]:
+    from hypic_sdk.kernels.short_conv import kernel
+
+    return kernel.short_conv
 
 
 def _check_shapes(

@@ -16,8 +16,17 @@ from hypic_sdk.server.bodies import parsed, read_body
 from hypic_sdk.server.envelope import dumped, envelope
 from hypic_sdk.server.meter import Meter
 from hypic_sdk.server.replies import reply
-from hypic_sdk.server.site import Desk, Site, desk_of, request_id_of, site_of
+from hypic_sdk.server.site import (
+    ERROR_CODE,
+    Desk,
+    Site,
+    desk_of,
+    request_id_of,
+    site_of,
+    trace_of,
+)
 from hypic_sdk.server.sse import DONE, EventWriter, Patient
+from hypic_sdk.server.tracing import Trace, timed
 from hypic_sdk.server.warm_board import ended
 from hypic_sdk.service import AsyncReplyStream, GrowingReply, PreparedRequest, ReplyDelta, Service
 from hypic_sdk.service.separated import GenerateChunks, whole_generate
@@ -93,14 +102,15 @@ async def _answer(
     site.check_ready()
     async with _admitted(site, desk):
         raw = await read_body(request)
-        body, prepared = await site.prepare.run(
-            _prepare, desk.service, kind, raw, request_id_of(request)
-        )
+        with timed(trace_of(request), "prompt"):
+            body, prepared = await site.prepare.run(
+                _prepare, desk.service, kind, raw, request_id_of(request)
+            )
         if keep is not None and isinstance(body, GenerateRequest):
             job = await site.prepare.run(desk.service.keep_text, body)
             if job is not None:
                 await ended(job)
-        async with _under_way(site, desk, prepared) as (stream, deltas):
+        async with _under_way(site, desk, prepared, trace_of(request)) as (stream, deltas):
             if body.stream:
                 return await _stream(request, kind, desk.service, stream, deltas)
             async for _ in deltas:
@@ -128,7 +138,7 @@ def _dump_whole(kind: Kind[Body], service: Service, reply: GrowingReply) -> str:
 
 @asynccontextmanager
 async def _under_way(
-    site: Site, desk: Desk, prepared: PreparedRequest
+    site: Site, desk: Desk, prepared: PreparedRequest, trace: Trace
 ) -> AsyncIterator[tuple[AsyncReplyStream, Meter]]:
     """A submitted request; leaving the block early, as when the caller goes away, cancels it."""
     stream = desk.service.async_stream(prepared)
@@ -145,6 +155,7 @@ async def _under_way(
         finally:
             stream.close()
             meter.close()
+            meter.trace(trace)
 
 
 async def _stream(
@@ -186,4 +197,5 @@ async def _send(writer: EventWriter, chunks: Sequence[BaseModel]) -> None:
 async def _send_error(request: web.Request, writer: EventWriter, error: HypicError) -> None:
     """An error after the status went out is told as an event, and no `[DONE]` follows."""
     site_of(request).telemetry.errors.labels(error.code).inc()
+    request[ERROR_CODE] = error.code
     await writer.send(dumped(envelope(error, request_id=request_id_of(request))))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from hypic_sdk.errors import HypicError
-from hypic_sdk.server.replies import reply
 from hypic_sdk.server.site import Site, site_of
-from hypic_sdk.wire.cache_stats import CacheStats
 
 
 async def live(request: web.Request) -> web.Response:
@@ -41,9 +39,3 @@ def _metrics_text(site: Site) -> bytes:
     except HypicError:
         site.telemetry.errors.labels("usage_unknown").inc()
     return site.telemetry.text()
-
-
-async def cache_stats(request: web.Request) -> web.Response:
-    """`GET /v1/cache/stats`: the books of the store."""
-    site = site_of(request)
-    return reply(CacheStats.model_validate(await site.waiting.run(site.worker.usage)))

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from aiohttp import web
 from pydantic import BaseModel
 
-from hypic_sdk.server.routes import generation, health, models, prompts, segments, warm
-from hypic_sdk.wire.cache_stats import CacheStats
+from hypic_sdk.server.routes import cache, generation, health, models, prompts, segments, warm
+from hypic_sdk.wire.cache_stats import CacheStats, ClearedCache
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.explain import Explanation
 from hypic_sdk.wire.generate import GenerateReply, GenerateRequest
+from hypic_sdk.wire.limits import MAX_PAGE
 from hypic_sdk.wire.models import ModelList, ModelObject, TokenizeReply
 from hypic_sdk.wire.replies import CancelledRequest, ChatCompletion, Completion
 from hypic_sdk.wire.segments import (
@@ -24,13 +25,25 @@ from hypic_sdk.wire.segments import (
     SegmentIds,
     SegmentList,
     SegmentObject,
+    SegmentSelection,
+    SegmentStates,
     SegmentUpdate,
+    WarmCreate,
     WarmJobList,
     WarmJobObject,
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Model = type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryField:
+    """One field of a query; all may be left out."""
+
+    name: str
+    description: str
+    type: str = "string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +60,15 @@ class Route:
     reply: Model | None = None
     status: int = 200
     streams: bool = False
+    query: tuple[QueryField, ...] = ()
 
+
+_LIST_QUERY = (
+    QueryField("after", "the id of the segment to go on behind"),
+    QueryField("limit", f"1 to {MAX_PAGE}, usually 100", "integer"),
+    QueryField("metadata", "a JSON object: only segments whose metadata say all of it"),
+    QueryField("external_id", "only the segment of that name; the others are left out of account"),
+)
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -67,19 +88,20 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/tokenize", prompts.tokenize, ChatRequest, TokenizeReply),
     Route("GET", "/v1/models", models.list_, None, ModelList),
     Route("GET", "/v1/models/{id}", models.retrieve, None, ModelObject),
-    Route("POST", "/v1/segments/warm", warm.create, SegmentIds, WarmJobObject, 202),
+    Route("POST", "/v1/segments/warm", warm.create, WarmCreate, WarmJobObject, 202),
     Route("GET", "/v1/segments/warm", warm.list_, None, WarmJobList),
     Route("GET", "/v1/segments/warm/{id}", warm.retrieve, None, WarmJobObject),
     Route("GET", "/v1/segments/warm/{id}/events", warm.events, streams=True),
     Route("POST", "/v1/segments/warm/{id}/cancel", warm.cancel, None, WarmJobObject),
-    Route("POST", "/v1/segments/lookup", segments.lookup, SegmentIds),
-    Route("POST", "/v1/segments/delete", segments.delete_many, SegmentIds, DeletedSegments),
+    Route("POST", "/v1/segments/lookup", segments.lookup, SegmentIds, SegmentStates),
+    Route("POST", "/v1/segments/delete", segments.delete_many, SegmentSelection, DeletedSegments),
     Route("POST", "/v1/segments", segments.create, RegisterRequest, RegisterReply),
-    Route("GET", "/v1/segments", segments.list_, None, SegmentList),
+    Route("GET", "/v1/segments", segments.list_, None, SegmentList, query=_LIST_QUERY),
     Route("GET", "/v1/segments/{id}", segments.retrieve, None, SegmentObject),
     Route("PATCH", "/v1/segments/{id}", segments.update, SegmentUpdate, SegmentObject),
     Route("DELETE", "/v1/segments/{id}", segments.delete, None, DeletedSegment),
-    Route("GET", "/v1/cache/stats", health.cache_stats, None, CacheStats),
+    Route("GET", "/v1/cache/stats", cache.stats, None, CacheStats),
+    Route("POST", "/v1/cache/clear", cache.clear, None, ClearedCache),
     Route("GET", "/health/live", health.live),
     Route("GET", "/health/ready", health.ready),
     Route("GET", "/metrics", health.metrics),

@@ -10,7 +10,7 @@ from hypic_sdk.server.site import Desk, Site, desk_of, site_of
 from hypic_sdk.server.sse import EventWriter, Patient
 from hypic_sdk.server.warm_board import progress
 from hypic_sdk.service import WarmJob
-from hypic_sdk.wire.segments import SegmentIds, WarmJobList
+from hypic_sdk.wire.segments import SegmentIds, WarmCreate, WarmJobList
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -20,14 +20,15 @@ async def begin_warm(site: Site, desk: Desk, ids: SegmentIds) -> WarmJob:
     """Begin a job for registered segments.
 
     Raises:
-        SegmentNotFound: naming the first that is not registered.
+        SegmentNotFound: naming all that are not registered.
         QueueFull: as many jobs run as may run.
+        QuotaExceeded, PinBudgetExhausted: more than the tenant may have.
         CapacityError: the server or its engine is stopping or starting.
     """
     site.check_ready()
     with site.drain.entered():
         desk.jobs.check_room()
-        job = await site.prepare.run(desk.service.warm, ids)
+        job = await site.prepare.run(desk.service.segments.warm, ids)
         desk.jobs.add(job)
     return job
 
@@ -36,7 +37,7 @@ async def create(request: web.Request) -> web.Response:
     """`POST /v1/segments/warm`: 202 and the job."""
     site, desk = site_of(request), await desk_of(request)
     raw = await read_body(request)
-    ids = await site.prepare.run(parsed, raw, SegmentIds)
+    ids = await site.prepare.run(parsed, raw, WarmCreate)
     job = await begin_warm(site, desk, ids)
     return reply(job.snapshot(), status=202)
 

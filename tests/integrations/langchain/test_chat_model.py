@@ -32,8 +32,11 @@ from hypic_sdk.errors import (
     PoolExhausted,
     PromptTooLong,
     QueueFull,
+    from_payload,
+    walk,
 )
 from hypic_sdk.integrations.langchain import ChatHypic
+from hypic_sdk.integrations.langchain.errors import of_both_kinds
 from tests.integrations.recording import AsyncRecording, Recording
 from tests.source_tree import REPOSITORY
 
@@ -267,8 +270,18 @@ class TestErrors:
         for call in calls:
             with pytest.raises(core, match=error.message) as caught:
                 call()
+            assert isinstance(caught.value, type(error))
+            assert caught.value.to_payload() == error.to_payload()
             assert caught.value.__cause__ is error
             assert caught.value.is_retryable == error.retryable
+
+
+def test_errors_of_both_kinds_do_not_hide_those_of_ours():
+    """They are subclasses, which must not be found by their codes."""
+    of_both_kinds(PromptTooLong)
+    assert of_both_kinds(PromptTooLong) is of_both_kinds(PromptTooLong)
+    assert of_both_kinds(PromptTooLong) not in walk()
+    assert type(from_payload(PromptTooLong("m").to_payload())) is PromptTooLong
 
 
 def test_without_the_framework_the_extra_is_named():

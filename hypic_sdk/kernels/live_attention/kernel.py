@@ -1,0 +1,292 @@
+"""Attention over slots, in Triton: all runs of a batch in one launch, two where keys are split.
+
+The query heads of a key head stand as rows of one block.  Scores are taken to base 2 and the sum
+over keys runs in order, block by block, so a run's bits follow from the run alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+
+from hypic_sdk.kernels.attention_run import AttentionRun
+from hypic_sdk.kernels.live_attention import reference
+from hypic_sdk.kernels.live_attention.plan import plan_attention
+
+_SMALL_ROWS = 16  # query heads of a task of few rows (decode): the least that a product takes
+_LARGE_ROWS = 64  # of others; fp32, whose products take no matrix unit, stays with few
+
+
+@triton.jit
+def _attend_kernel(
+    query_ptr,
+    keys_ptr,
+    values_ptr,
+    slots_ptr,
+    tasks_ptr,  # [tasks, 7]
+    out_ptr,
+    partial_ptr,  # [partials, G, BLOCK_M, E] fp32: sums that are not divided yet
+    weight_ptr,  # [partials, G, 2, BLOCK_M] fp32: greatest score, sum of weights
+    query_stride,
+    query_head_stride,
+    keys_stride,
+    keys_head_stride,
+    values_stride,
+    values_head_stride,
+    out_stride,
+    out_head_stride,
+    scale,  # times log2(e)
+    G: tl.constexpr,
+    GROUP: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+):
+    i_task, i_g = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    task_ptr = tasks_ptr + i_task * 7
+    row, num_rows = tl.load(task_ptr), tl.load(task_ptr + 1)
+    position, slots_start = tl.load(task_ptr + 2), tl.load(task_ptr + 3)
+    first_key, stop_key = tl.load(task_ptr + 4), tl.load(task_ptr + 5)
+    partial = tl.load(task_ptr + 6)
+    o_m, o_e = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_E)
+    o_row = o_m // GROUP
+    o_head = i_g * GROUP + o_m % GROUP
+    m_me = (o_row < num_rows)[:, None] & (o_e < E)[None, :]
+    o_query = (row + o_row) * query_stride + o_head * query_head_stride
+    # [BM, BE]
+    b_query = tl.load(query_ptr + o_query[:, None] + o_e[None, :], m_me, other=0.0)
+    keys_ptr += i_g * keys_head_stride
+    values_ptr += i_g * values_head_stride
+    # [BM]
+    b_most = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    b_weight = tl.zeros([BLOCK_M], dtype=tl.float32)
+    # [BM, BE]
+    b_sum = tl.zeros([BLOCK_M, BLOCK_E], dtype=tl.float32)
+    for i_n in range(first_key, stop_key, BLOCK_N):
+        o_n = i_n + tl.arange(0, BLOCK_N)
+        m_n = o_n < stop_key
+        # [BN]
+        b_slot = tl.load(slots_ptr + slots_start + o_n, m_n, other=0)
+        # [BE, BN]
+        b_key = tl.load(
+            keys_ptr + b_slot[None, :] * keys_stride + o_e[:, None],
+            (o_e < E)[:, None] & m_n[None, :],
+            other=0.0,
+        )
+        # [BN, BE]
+        b_value = tl.load(
+            values_ptr + b_slot[:, None] * values_stride + o_e[None, :],
+            m_n[:, None] & (o_e < E)[None, :],
+            other=0.0,
+        )
+        # [BM, BN]
+        b_score = tl.dot(b_query, b_key, input_precision="ieee") * scale
+        seen = m_n[None, :] & (o_n[None, :] <= (position + o_row)[:, None])
+        b_score = tl.where(seen, b_score, float("-inf"))
+        b_new_most = tl.maximum(b_most, tl.max(b_score, 1))
+        # a row that has seen nothing yet: 0 instead of -inf, so that no inf - inf arises
+        b_base = tl.where(b_new_most == float("-inf"), 0.0, b_new_most)
+        b_weights = tl.exp2(b_score - b_base[:, None])
+        b_shrink = tl.exp2(b_most - b_base)
+        b_weight = b_weight * b_shrink + tl.sum(b_weights, 1)
+        b_sum = b_sum * b_shrink[:, None]
+        b_sum = tl.dot(b_weights.to(b_value.dtype), b_value, acc=b_sum, input_precision="ieee")
+        b_most = b_new_most
+    if partial >= 0:
+        o_part = (partial * G + i_g) * BLOCK_M
+        tl.store(partial_ptr + (o_part + o_m)[:, None] * E + o_e[None, :], b_sum, m_me)
+        tl.store(weight_ptr + 2 * o_part + o_m, b_most)
+        tl.store(weight_ptr + 2 * o_part + BLOCK_M + o_m, b_weight)
+    else:
+        o_out = (row + o_row) * out_stride + o_head * out_head_stride
+        b_out = (b_sum / b_weight[:, None]).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + o_out[:, None] + o_e[None, :], b_out, m_me)
+
+
+@triton.jit
+def _merge_kernel(
+    merges_ptr,  # [merges, 4]
+    out_ptr,
+    partial_ptr,
+    weight_ptr,
+    out_stride,
+    out_head_stride,
+    G: tl.constexpr,
+    GROUP: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+):
+    i_merge, i_head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    merge_ptr = merges_ptr + i_merge * 4
+    row, num_rows = tl.load(merge_ptr), tl.load(merge_ptr + 1)
+    first, count = tl.load(merge_ptr + 2), tl.load(merge_ptr + 3)
+    i_g, o_e = i_head // GROUP, tl.arange(0, BLOCK_E)
+    m_e = o_e < E
+    for i_row in range(0, num_rows):
+        i_m = i_row * GROUP + i_head % GROUP
+        most = tl.full([], float("-inf"), dtype=tl.float32)
+        weight = tl.zeros([], dtype=tl.float32)
+        # [BE]
+        b_sum = tl.zeros([BLOCK_E], dtype=tl.float32)
+        for i_part in range(first, first + count):
+            o_part = (i_part * G + i_g) * BLOCK_M
+            own_most = tl.load(weight_ptr + 2 * o_part + i_m)
+            own_weight = tl.load(weight_ptr + 2 * o_part + BLOCK_M + i_m)
+            b_own = tl.load(partial_ptr + (o_part + i_m) * E + o_e, m_e, other=0.0)
+            new_most = tl.maximum(most, own_most)
+            # the first stretch has the row's first key, so this is never -inf
+            shrink, own_shrink = tl.exp2(most - new_most), tl.exp2(own_most - new_most)
+            weight = weight * shrink + own_weight * own_shrink
+            b_sum = b_sum * shrink + b_own * own_shrink
+            most = new_most
+        b_out = (b_sum / weight).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + (row + i_row) * out_stride + i_head * out_head_stride + o_e, b_out, m_e)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Same:
+    """A tuple of runs, equal to itself alone."""
+
+    runs: tuple[AttentionRun, ...]
+
+    def __hash__(self) -> int:
+        return id(self.runs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.runs is self.runs
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Launch:
+    """One size of block: its tasks and merges on the device."""
+
+    block_m: int
+    tasks: torch.Tensor  # [tasks, 7] int64
+    merges: torch.Tensor  # [merges, 4] int64
+    num_partials: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Batch:
+    """All runs of a forward, for every layer of it."""
+
+    slots: torch.Tensor  # [keys of all runs] int64
+    launches: tuple[_Launch, ...]
+
+
+@functools.lru_cache(maxsize=4)
+def _kept_batch(same: _Same, group: int, is_wide: bool, device: torch.device) -> _Batch:
+    """All layers of a forward hand over the same tuple of runs: one batch serves them."""
+    return _batch(same.runs, group, is_wide, device)
+
+
+def _batch(runs: Sequence[AttentionRun], group: int, is_wide: bool, device: torch.device) -> _Batch:
+    ends = list(accumulate(run.num_keys for run in runs))
+    starts = [end - run.num_keys for end, run in zip(ends, runs, strict=True)]
+    small = max(_SMALL_ROWS, triton.next_power_of_2(group))
+    large = small if is_wide else max(_LARGE_ROWS, small)
+    by_size: dict[int, list[int]] = {}
+    for index, run in enumerate(runs):
+        block_m = small if run.num_rows * group <= small else large
+        by_size.setdefault(block_m, []).append(index)
+    launches = []
+    for block_m, indices in by_size.items():
+        plan = plan_attention(
+            [runs[i] for i in indices], [starts[i] for i in indices], block_m // group
+        )
+        launches.append(
+            _Launch(
+                block_m,
+                torch.tensor([astuple(task) for task in plan.tasks], device=device),
+                torch.tensor([astuple(merge) for merge in plan.merges], device=device),
+                plan.num_partials,
+            )
+        )
+    return _Batch(torch.cat([run.slots[: run.num_keys] for run in runs]), tuple(launches))
+
+
+def live_attention(
+    query_LQE: torch.Tensor,
+    runs: Sequence[AttentionRun],
+    keys_PGE: torch.Tensor,
+    values_PGE: torch.Tensor,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """As the reference; fp64 goes through the reference itself."""
+    if query_LQE.dtype == torch.float64 or not runs:
+        return reference.live_attention(query_LQE, runs, keys_PGE, values_PGE, scale=scale)
+    query_LQE, keys_PGE, values_PGE = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in (query_LQE, keys_PGE, values_PGE)
+    )
+    group, device = query_LQE.shape[1] // keys_PGE.shape[1], query_LQE.device
+    wanted = group, query_LQE.dtype == torch.float32, device
+    # a list may be changed and handed over again
+    batch = _kept_batch(_Same(runs), *wanted) if type(runs) is tuple else _batch(runs, *wanted)
+    out_LQE = torch.zeros(query_LQE.shape, dtype=query_LQE.dtype, device=device)
+    for launch in batch.launches:
+        _launch(launch, batch.slots, query_LQE, keys_PGE, values_PGE, out_LQE, group, scale)
+    return out_LQE
+
+
+def _launch(
+    launch: _Launch,
+    slots: torch.Tensor,
+    query_LQE: torch.Tensor,
+    keys_PGE: torch.Tensor,
+    values_PGE: torch.Tensor,
+    out_LQE: torch.Tensor,
+    group: int,
+    scale: float,
+) -> None:
+    _, G, E = keys_PGE.shape
+    block_m, block_e = launch.block_m, max(16, triton.next_power_of_2(E))
+    is_wide = query_LQE.dtype == torch.float32
+    partial = query_LQE.new_empty((launch.num_partials, G, block_m, E), dtype=torch.float32)
+    weight = query_LQE.new_empty((launch.num_partials, G, 2, block_m), dtype=torch.float32)
+    _attend_kernel[(len(launch.tasks), G)](
+        query_LQE,
+        keys_PGE,
+        values_PGE,
+        slots,
+        launch.tasks,
+        out_LQE,
+        partial,
+        weight,
+        *query_LQE.stride()[:2],
+        *keys_PGE.stride()[:2],
+        *values_PGE.stride()[:2],
+        *out_LQE.stride()[:2],
+        scale * math.log2(math.e),
+        G=G,
+        GROUP=group,
+        E=E,
+        BLOCK_M=block_m,
+        BLOCK_N=16 if is_wide else 32 if block_e >= 256 else 64,
+        BLOCK_E=block_e,
+        num_warps=8 if block_m * block_e >= 16384 else 4,
+        num_stages=1 if is_wide else 2,
+    )
+    if len(launch.merges):
+        _merge_kernel[(len(launch.merges), G * group)](
+            launch.merges,
+            out_LQE,
+            partial,
+            weight,
+            *out_LQE.stride()[:2],
+            G=G,
+            GROUP=group,
+            E=E,
+            BLOCK_M=block_m,
+            BLOCK_E=block_e,
+            num_warps=4,
+        )

@@ -1,0 +1,262 @@
+"""Causal depthwise conv in Triton: one launch for all rows, one for all tails that are kept."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from hypic_sdk.kernels.items import ColdRun, Item
+from hypic_sdk.kernels.short_conv.plan import NOTHING, plan_conv
+
+_BLOCK_C = 512
+
+
+@triton.jit
+def _input(
+    place,
+    inputs_ptr,
+    tails_ptr,
+    works_ptr,
+    inputs_stride,
+    tails_stride,
+    works_stride,
+    num_tail_rows,
+    o_c,
+    C,
+    W: tl.constexpr,
+):
+    """The input at a place, one block of channels: zeros for none."""
+    row = -2 - place
+    work_row = row - num_tail_rows
+    # all channels, or none of them
+    in_inputs = o_c < tl.where(place >= 0, C, 0)
+    in_works = o_c < tl.where(work_row >= 0, C, 0)
+    in_tails = (o_c < tl.where(row >= 0, C, 0)) & (o_c < tl.where(work_row < 0, C, 0))
+    TAIL: tl.constexpr = W - 1
+    b_input = tl.load(inputs_ptr + place * inputs_stride + o_c, in_inputs, other=0.0)
+    tail_ptr = tails_ptr + (row // TAIL) * tails_stride + (row % TAIL) * C
+    b_input += tl.load(tail_ptr + o_c, in_tails, other=0.0)
+    work_ptr = works_ptr + (work_row // TAIL) * works_stride + (work_row % TAIL) * C
+    return b_input + tl.load(work_ptr + o_c, in_works, other=0.0)
+
+
+@triton.jit
+def _conv_kernel(
+    inputs_ptr,
+    weight_ptr,  # [C, W]
+    bias_ptr,
+    tails_ptr,
+    works_ptr,
+    places_ptr,  # [L, W]
+    out_ptr,  # [L, C]
+    inputs_stride,
+    tails_stride,
+    works_stride,
+    num_tail_rows,
+    C,
+    W: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SILU: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    i_l = tl.program_id(0).to(tl.int64)
+    o_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    own = tl.load(places_ptr + i_l * W + W - 1)
+    # a row of nobody has no channels
+    m_c = o_c < tl.where(own >= 0, C, 0)
+    # [BC]
+    b_out = tl.zeros([BLOCK_C], dtype=COMPUTE)
+    for i_w in tl.static_range(W - 1):
+        place = tl.load(places_ptr + i_l * W + i_w)
+        b_input = _input(
+            place,
+            inputs_ptr,
+            tails_ptr,
+            works_ptr,
+            inputs_stride,
+            tails_stride,
+            works_stride,
+            num_tail_rows,
+            o_c,
+            C,
+            W,
+        )
+        b_tap = tl.load(weight_ptr + o_c * W + i_w, m_c, other=0.0).to(COMPUTE)
+        b_out += b_input.to(COMPUTE) * b_tap
+    b_own = tl.load(inputs_ptr + i_l * inputs_stride + o_c, m_c, other=0.0).to(COMPUTE)
+    b_out += b_own * tl.load(weight_ptr + o_c * W + W - 1, m_c, other=0.0).to(COMPUTE)
+    if HAS_BIAS:
+        b_out += tl.load(bias_ptr + o_c, m_c, other=0.0).to(COMPUTE)
+    if SILU:
+        b_out = b_out / (1.0 + tl.exp(-b_out))
+    tl.store(out_ptr + i_l * C + o_c, b_out.to(out_ptr.dtype.element_ty), m_c)
+
+
+@triton.jit
+def _gather_kernel(
+    inputs_ptr,
+    tails_ptr,
+    works_ptr,
+    places_ptr,  # [rows]
+    kept_ptr,  # [rows, C]
+    inputs_stride,
+    tails_stride,
+    works_stride,
+    num_tail_rows,
+    C,
+    W: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    i_row = tl.program_id(0).to(tl.int64)
+    o_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    place = tl.load(places_ptr + i_row)
+    b_input = _input(
+        place,
+        inputs_ptr,
+        tails_ptr,
+        works_ptr,
+        inputs_stride,
+        tails_stride,
+        works_stride,
+        num_tail_rows,
+        o_c,
+        C,
+        W,
+    )
+    tl.store(kept_ptr + i_row * C + o_c, b_input, o_c < C)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Call:
+    """A plan on its device."""
+
+    places: torch.Tensor  # [L, W] int64; NOTHING in the last column: nobody runs the row
+    kept: torch.Tensor  # [tails, then work tails] * (W-1) int64 places
+    tail_slots: torch.Tensor  # int64
+    work_slots: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        items: Sequence[Item],
+        cold_runs: Sequence[ColdRun],
+        sizes: tuple[int, int, int],
+        device: torch.device,
+    ) -> _Call:
+        num_rows, width, num_slots = sizes
+        plan = plan_conv(items, cold_runs, width, num_slots)
+        places = torch.arange(num_rows)[:, None] + torch.arange(1 - width, 1)
+        nobody = torch.ones(num_rows, dtype=torch.bool)
+        for start, stop in plan.spans:
+            nobody[start:stop] = False
+        if plan.patches:
+            rows, taps, values = torch.tensor(plan.patches).T
+            places[rows, taps] = values
+        places[nobody] = NOTHING
+        kept = [place for places in plan.tails.values() for place in places]
+        kept += [place for places in plan.work_tails.values() for place in places]
+        return cls(
+            places.to(device),
+            torch.tensor(kept, dtype=torch.int64, device=device),
+            torch.tensor(list(plan.tails), dtype=torch.int64, device=device),
+            torch.tensor(list(plan.work_tails), dtype=torch.int64, device=device),
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Same:
+    """What a call runs, equal to itself alone."""
+
+    items: tuple[Item, ...]
+    cold_runs: tuple[ColdRun, ...]
+
+    def __hash__(self) -> int:
+        return hash((id(self.items), id(self.cold_runs)))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Same)
+            and other.items is self.items
+            and other.cold_runs is self.cold_runs
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def _kept_call(same: _Same, sizes: tuple[int, int, int], device: torch.device) -> _Call:
+    """All layers of a forward hand over the same tuples: one call serves them."""
+    return _Call.of(same.items, same.cold_runs, sizes, device)
+
+
+def short_conv(
+    inputs_LC: torch.Tensor,
+    weight_CW: torch.Tensor,
+    bias_C: torch.Tensor | None,
+    activation: str | None,
+    items: Sequence[Item],
+    cold_runs: Sequence[ColdRun],
+    tails_SWC: torch.Tensor,
+    work_tails_XWC: torch.Tensor | None,
+    out_LC: torch.Tensor,
+) -> None:
+    """As the reference."""
+    (num_rows, C), width = inputs_LC.shape, weight_CW.shape[1]
+    works_XWC = tails_SWC if work_tails_XWC is None else work_tails_XWC
+    sizes = num_rows, width, tails_SWC.shape[0]
+    call = (
+        _kept_call(_Same(items, cold_runs), sizes, inputs_LC.device)
+        if type(items) is tuple and type(cold_runs) is tuple
+        else _Call.of(items, cold_runs, sizes, inputs_LC.device)
+    )
+    inputs_LC = inputs_LC if inputs_LC.stride(1) == 1 else inputs_LC.contiguous()
+    assert tails_SWC.stride(2) == 1, "a slab's last axis is contiguous"
+    assert width == 1 or (tails_SWC[0].is_contiguous() and works_XWC[0].is_contiguous()), (
+        "rows of the tail slabs are contiguous"
+    )
+    strides = inputs_LC.stride(0), tails_SWC.stride(0), works_XWC.stride(0)
+    num_tail_rows = tails_SWC.shape[0] * (width - 1)
+    block_c = min(_BLOCK_C, triton.next_power_of_2(C))
+    blocks = triton.cdiv(C, block_c)
+    if num_rows:
+        _conv_kernel[(num_rows, blocks)](
+            inputs_LC,
+            weight_CW.contiguous(),
+            inputs_LC if bias_C is None else bias_C,
+            tails_SWC,
+            works_XWC,
+            call.places,
+            out_LC,
+            *strides,
+            num_tail_rows,
+            C,
+            W=width,
+            HAS_BIAS=bias_C is not None,
+            SILU=activation == "silu",
+            BLOCK_C=block_c,
+            COMPUTE=tl.float64 if inputs_LC.dtype == torch.float64 else tl.float32,
+        )
+    if width == 1 or not len(call.kept):
+        return
+    kept = inputs_LC.new_empty((len(call.kept), C), dtype=tails_SWC.dtype)
+    _gather_kernel[(len(call.kept), blocks)](
+        inputs_LC,
+        tails_SWC,
+        works_XWC,
+        call.kept,
+        kept,
+        *strides,
+        num_tail_rows,
+        C,
+        W=width,
+        BLOCK_C=block_c,
+    )
+    kept_NWC = kept.view(-1, width - 1, C)
+    num_tails = len(call.tail_slots)
+    tails_SWC.index_copy_(0, call.tail_slots, kept_NWC[:num_tails])
+    if len(call.work_slots):
+        works_XWC.index_copy_(0, call.work_slots, kept_NWC[num_tails:])

@@ -1,0 +1,207 @@
+"""The two ends of a link beside the courier: entries that come in, entries that go out."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from hypic_sdk.errors import HypicError, TransferFailed, from_payload
+from hypic_sdk.links.pair_link import LinkAddress, PairLink, PendingLink, join
+from hypic_sdk.transport.peer_messages import EntryReady, EntryRefused, FetchEntry
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+TRANSFER_TIMEOUT_S = 30.0  # of one entry, from the word that it comes to its last byte
+
+Digest = Callable[[torch.Tensor], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A copy of an entry, ready to be sent."""
+
+    payload: torch.Tensor  # [num_bytes] uint8, contiguous, nobody else's
+    made_ms: float = 0.0  # what making the entry took just now; 0: it was held
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What became of a fetch: a payload that passed its check, or an error."""
+
+    ticket: int
+    payload: torch.Tensor | None = None  # [num_bytes] uint8
+    made_ms: float = 0.0  # time that making it took there; 0: it was held
+    error: HypicError | None = None
+
+
+@final
+class Inbound:
+    """Entries from one peer under one epoch: they come one after the other, on one thread."""
+
+    def __init__(self, host: str, epoch: int, device: torch.device, digest: Digest) -> None:
+        self._pending = PendingLink(host, epoch, timeout_s=CONNECT_TIMEOUT_S)
+        self.address = self._pending.address
+        self.is_broken = False
+        self._device = device
+        self._digest = digest
+        self._link: PairLink | None = None
+        self._lock = threading.Lock()
+        self._awaited: dict[int, tuple[float, Callable[[Arrival], None]]] = {}
+        self._announced: set[int] = set()  # their bytes are on the way: they have time of their own
+        self._inbox: queue.SimpleQueue[EntryReady | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="hypic-link-in", daemon=True)
+        self._thread.start()
+
+    def expect(self, ticket: int, deadline_s: float, tell: Callable[[Arrival], None]) -> None:
+        """An entry was asked for; `tell` gets what became of it."""
+        with self._lock:
+            self._awaited[ticket] = (deadline_s, tell)
+
+    def take(self, message: EntryReady | EntryRefused) -> None:
+        """The peer says that an entry comes next, or does not come."""
+        if isinstance(message, EntryRefused):
+            error = from_payload(message.error)
+            if message.breaks_link:
+                self._break(error)
+            else:
+                self.fail(message.ticket, error)
+            return
+        with self._lock:
+            self._announced.add(message.ticket)
+        self._inbox.put(message)
+
+    def fail(self, ticket: int, error: HypicError) -> None:
+        """An entry does not come."""
+        self._arrive(Arrival(ticket, error=error))
+
+    def forget(self, ticket: int) -> bool:
+        """Tell nobody of an entry, should it come; whether it was awaited."""
+        with self._lock:
+            return self._awaited.pop(ticket, None) is not None
+
+    def overdue(self, now_s: float) -> list[int]:
+        """Fail what did not begin to come in time; returns those tickets."""
+        with self._lock:
+            late = [
+                ticket
+                for ticket, (deadline_s, _) in self._awaited.items()
+                if now_s > deadline_s and ticket not in self._announced
+            ]
+        for ticket in late:
+            self.fail(ticket, TransferFailed("the other worker did not send the entry in time"))
+        return late
+
+    def _arrive(self, arrival: Arrival) -> None:
+        with self._lock:
+            known = self._awaited.pop(arrival.ticket, None)
+            self._announced.discard(arrival.ticket)
+        if known is not None:
+            known[1](arrival)
+
+    def _run(self) -> None:
+        while (message := self._inbox.get()) is not None:
+            try:
+                self._arrive(self._receive(message))
+            except HypicError as error:
+                # bytes of this epoch can not be told apart any more
+                self._break(error)
+                return
+
+    def _receive(self, message: EntryReady) -> Arrival:
+        """The payload of the next entry; dropped ones are received as well, to stay in step."""
+        if self._link is None:
+            self._link = self._pending.accept(self._device)
+        payload = self._link.receive(
+            message.num_bytes, timeout_s=TRANSFER_TIMEOUT_S, device=self._device
+        )
+        if self._digest(payload.cpu()) != message.digest:
+            raise TransferFailed("an entry came with other bytes than were sent")
+        return Arrival(message.ticket, payload, message.made_ms)
+
+    def _break(self, error: HypicError) -> None:
+        logger.warning("link of epoch %d broke: %s", self.address.epoch, error)
+        self.is_broken = True
+        if self._link is not None:
+            self._link.close()
+        with self._lock:
+            tickets = list(self._awaited)
+        for ticket in tickets:
+            self.fail(ticket, error)
+
+    def close(self, error: HypicError) -> None:
+        """Take nothing more; what is awaited is told as lost."""
+        self._break(error)
+        self._inbox.put(None)
+
+
+@final
+class Outbound:
+    """Entries to one peer under one epoch."""
+
+    def __init__(
+        self,
+        address: LinkAddress,
+        device: torch.device,
+        digest: Digest,
+        announce: Callable[[str, EntryReady], None],
+        tell_broken: Callable[[FetchEntry, HypicError], None],
+        worker: str,
+    ) -> None:
+        self.address = address
+        self._device = device
+        self._digest = digest
+        self._announce = announce
+        self._tell_broken = tell_broken
+        self._worker = worker
+        self._link: PairLink | None = None
+        self._broken: HypicError | None = None
+        self._inbox: queue.SimpleQueue[tuple[FetchEntry, Packed] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="hypic-link-out", daemon=True)
+        self._thread.start()
+
+    def put(self, request: FetchEntry, packed: Packed) -> None:
+        """Send an entry when those before it are sent; told to the asker if that fails."""
+        self._inbox.put((request, packed))
+
+    def _run(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            request, packed = item
+            try:
+                if self._broken is not None:
+                    raise self._broken
+                self._send(request, packed)
+            except HypicError as error:
+                # bytes that were announced may be missing: nothing more goes by this link
+                logger.warning("an entry was not sent to worker %s: %s", request.asker, error)
+                self._broken = TransferFailed(f"the link broke: {error}")
+                self._tell_broken(request, self._broken)
+        if self._link is not None:
+            self._link.close()
+
+    def _send(self, request: FetchEntry, packed: Packed) -> None:
+        payload = packed.payload
+        digest = self._digest(payload.cpu())
+        ready = EntryReady(
+            request.ticket,
+            self._worker,
+            request.epoch,
+            payload.numel(),
+            digest,
+            packed.made_ms,
+        )
+        self._announce(request.asker, ready)
+        if self._link is None:
+            self._link = join(self.address, self._device, timeout_s=CONNECT_TIMEOUT_S)
+        self._link.send(payload, timeout_s=TRANSFER_TIMEOUT_S)
+
+    def close(self, error: HypicError) -> None:
+        """Send nothing more."""
+        self._broken = error
+        self._inbox.put(None)

@@ -1,0 +1,83 @@
+"""One warm request over several workers: its events come together again as one stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, final
+
+from hypic_sdk.errors import WorkerLost
+from hypic_sdk.prompt.segment import PromptPart, SegmentId
+from hypic_sdk.router.assignment import WorkerId
+from hypic_sdk.transport.events import Event
+from hypic_sdk.transport.messages import SegmentStatus, WarmEvent, WarmRequest
+from hypic_sdk.transport.worker_port import WorkerPort
+
+
+@final
+class WarmSplit:
+    """The shares of one warm request.  It ends once, when the last share has."""
+
+    def __init__(
+        self,
+        message: WarmRequest,
+        work: Mapping[WorkerId, Sequence[PromptPart]],
+        ports: Mapping[WorkerId, WorkerPort],
+        listener: Callable[[Event], None],
+        learn: Callable[[WarmSplit, WorkerId, SegmentId | None], None],
+    ) -> None:
+        """
+        Args:
+            work: which segments each worker warms.
+            learn: told of every segment that a worker holds now, and with none at the end.
+        """
+        self.request_id = message.request_id
+        self.namespace = message.namespace
+        self._shares = {
+            worker: replace(message, request_id=f"{message.request_id}/{worker}", segments=parts)
+            for worker, parts in ((worker, tuple(parts)) for worker, parts in work.items())
+        }
+        self._ports = ports
+        self._listener = listener
+        self._learn = learn
+        self._lock = threading.Lock()
+        self._running = set(self._shares)
+        self._error: dict[str, Any] | None = None
+
+    def begin(self) -> None:
+        """Submit every share."""
+        if not self._shares:
+            self._end()
+        for worker, share in self._shares.items():
+            try:
+                self._ports[worker].submit(share, partial(self._take, worker))
+            except WorkerLost as error:
+                payload = {**error.to_payload(), "request_id": share.request_id}
+                self._take(worker, WarmEvent(share.request_id, error=payload, done=True))
+
+    def cancel(self) -> None:
+        """Ask for the end of every share."""
+        for worker, share in self._shares.items():
+            self._ports[worker].cancel(share.request_id)
+
+    def _take(self, worker: WorkerId, event: Event) -> None:
+        assert isinstance(event, WarmEvent), "a warm request has warm events"
+        if not event.done:
+            kept = (SegmentStatus.HIT, SegmentStatus.COLD)
+            if event.segment_id is not None and event.status in kept and event.error is None:
+                self._learn(self, worker, event.segment_id)
+            self._listener(replace(event, request_id=self.request_id))
+            return
+        with self._lock:
+            self._running.discard(worker)
+            self._error = self._error or event.error
+            is_over = not self._running
+        if is_over:
+            self._end()
+
+    def _end(self) -> None:
+        self._learn(self, WorkerId(""), None)
+        error = self._error and {**self._error, "request_id": self.request_id}
+        self._listener(WarmEvent(self.request_id, error=error, done=True))

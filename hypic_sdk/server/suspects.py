@@ -1,0 +1,110 @@
+"""Requests that were there when an engine died (design 11): what is known of them, and by what."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import final
+
+from hypic_sdk.errors import HypicError, RequestRejected, WorkerLost
+from hypic_sdk.transport import codec
+from hypic_sdk.transport.events import Event
+from hypic_sdk.transport.messages import EngineRequest, WarmRequest
+
+MAX_DEATHS = 2  # of engines with the same request in the batch, the second time alone
+MAX_REMEMBERED = 1024
+FORGET_S = 3600.0
+
+
+@final
+class OpenRequest:
+    """A request between its arrival at the link and its last event.  Plain state."""
+
+    def __init__(
+        self, message: EngineRequest | WarmRequest, listener: Callable[[Event], None], now_s: float
+    ) -> None:
+        self.message = message
+        self.listener = listener
+        self.held_s = now_s  # since when it waits to be sent
+        self.is_sent = False
+        self.has_begun = False  # it had a part in a forward of the process that it was sent to
+        self.has_spoken = False  # an event of it was handed on, so it can not begin anew
+        self.is_alone = False  # a suspect: nothing else may run beside it
+        self.num_lost = 0  # processes that died with it
+
+    @property
+    def may_be_why(self) -> bool:
+        """Whether the process that it was sent to may have died of it.
+
+        Whoever was sent twice and never heard of began all the same: the word of it was lost.
+        """
+        return self.has_begun or self.num_lost > 0
+
+
+@final
+class Suspects:
+    """Which requests, by their content, were in the batch when an engine died.
+
+    By content, so that a caller that asks for the same again is known.  One that ends well is
+    forgotten; so are the oldest, and all after an hour.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._deaths: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # how many, the last
+
+    def num_deaths(self, message: EngineRequest | WarmRequest) -> int:
+        """Engines that died with this content."""
+        if not self._deaths:  # the usual case costs nothing
+            return 0
+        return self._found(_content(message))
+
+    def _found(self, content: bytes) -> int:
+        num_deaths, last_s = self._deaths.get(content, (0, 0.0))
+        return num_deaths if self._clock() - last_s < FORGET_S else 0
+
+    def note_death(self, requests: Sequence[OpenRequest]) -> None:
+        """A process died with these: one death more for each that may be why."""
+        # the same content, however often it was asked for, is one suspect
+        contents = dict.fromkeys(_content(one.message) for one in requests if one.may_be_why)
+        for content in contents:
+            self._deaths[content] = (self._found(content) + 1, self._clock())
+            self._deaths.move_to_end(content)
+        while len(self._deaths) > MAX_REMEMBERED:
+            self._deaths.popitem(last=False)
+
+    def clear(self, message: EngineRequest | WarmRequest) -> None:
+        """It ended well."""
+        if self._deaths:
+            self._deaths.pop(_content(message), None)
+
+    def verdict(self, one: OpenRequest, lost: WorkerLost) -> HypicError | None:
+        """What ends a request whose process died, once that is noted; none: it is sent again."""
+        if one.may_be_why:
+            one.is_alone = True
+            if self.num_deaths(one.message) >= MAX_DEATHS:
+                return rejected(one.message)
+        if one.has_spoken or isinstance(one.message, WarmRequest):
+            return lost
+        one.is_sent = one.has_begun = False
+        one.num_lost += 1
+        one.held_s = self._clock()
+        return None
+
+
+def rejected(message: EngineRequest | WarmRequest) -> RequestRejected:
+    """The error of a request that is not tried again."""
+    return RequestRejected(
+        f"{MAX_DEATHS} engine processes ended while this request ran, the last with nothing else "
+        f"beside it; for {FORGET_S:g} s it is not tried again",
+        request_id=message.request_id,
+        num_deaths=MAX_DEATHS,
+    )
+
+
+def _content(message: EngineRequest | WarmRequest) -> bytes:
+    """Digest of all that an engine computes from."""
+    return hashlib.sha256(codec.encode(replace(message, request_id=""))[1]).digest()

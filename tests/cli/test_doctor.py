@@ -1,0 +1,237 @@
+"""`hypic doctor` as a person runs it; what it says is held against what loading then does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from hypic_sdk.cli.app import app, main
+from hypic_sdk.config import EngineConfig, ReuseConfig, SeamRule, StoreConfig
+from hypic_sdk.demo import reader_path
+from hypic_sdk.doctor.examine import examine
+from hypic_sdk.engine.opening import load_engine
+from hypic_sdk.errors import ConfigError, HypicError, ModelFileError
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["doctor", *words], catch_exceptions=False,
+                                env={"COLUMNS": "160"})  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the packaged model, to be spoiled."""
+    shutil.copytree(reader_path(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_people_are_told_all_of_it() -> None:
+    output = run()
+    for words in (
+        "qwen3_5_text",
+        "gated_delta_rule, dense transitions",
+        "8: 6 linear (6 state heads of 64 x 64), 2 attention (6 query heads on 2 of 64)",
+        "17,256,520",
+        "BF16 32.9 MiB in 3 file(s)",
+        "4,096 tokens",
+        "live_attention",
+        "kernels run on cuda, not on cpu",
+        "law 3",
+        "tool calls as xml",
+        "system, user, tool",
+        "this model can be served here",
+    ):
+        assert words in output, words
+
+
+def test_json_holds_the_same_numbers() -> None:
+    told = json.loads(run("--json"))
+    assert told["identity"]["num_parameters"] == 17_256_520
+    assert told["identity"]["stored_bytes"] == {"BF16": 2 * 17_256_520}
+    assert told["memory"]["weights_bytes"] == 4 * 17_256_520
+    assert [law["holds"] for law in told["laws"]] == [True] * 4
+    assert told["template"]["segments_in"] == ["system", "user", "tool"]
+    assert told["notes"] == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EngineConfig(device="cpu"),
+        EngineConfig(
+            device="cpu",
+            dtype="bfloat16",
+            reuse=ReuseConfig(seam=SeamRule(5, 9), min_segment_tokens=1),
+            store=StoreConfig(64 << 20, expected_segment_tokens=99, transition_dtype="float32"),
+        ),
+    ],
+    ids=["defaults", "others"],
+)
+def test_what_is_foretold_is_what_loading_does(config: EngineConfig) -> None:
+    report = examine(reader_path(), config)
+    engine = load_engine(reader_path(), config)
+    layout, sizes = engine.describe().store_layout, engine._store.sizes
+    memory, placement = report.memory, report.placement
+    assert memory.state_row_bytes == layout.state_row_bytes
+    assert memory.transition_row_bytes == layout.transition_row_bytes
+    assert memory.kv_token_bytes == layout.kv_slot_bytes
+    assert (memory.num_state_rows, memory.num_kv_tokens) == (
+        sizes.num_state_rows,
+        sizes.num_kv_slots,
+    )
+    for cost in memory.segments:
+        assert cost.num_bytes == layout.segment_bytes(cost.interior_tokens)
+        assert cost.fits * cost.num_bytes <= config.store.budget_bytes
+    settings = engine.describe().settings
+    assert placement.dtype == str(settings.dtype).removeprefix("torch.")
+    assert placement.determinism == settings.determinism.value
+    shortest, conv_width = memory.min_segment_tokens, settings.conv_width
+    assert config.reuse.keeps(shortest, conv_width)
+    assert shortest == 1 or not config.reuse.keeps(shortest - 1, conv_width)
+
+
+def test_no_weight_is_read(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Bytes of the tensors may be anything; only headers are looked at."""
+    for shard in folder.glob("*.safetensors"):
+        content = bytearray(shard.read_bytes())
+        start = 8 + int.from_bytes(content[:8], "little")
+        content[start:] = b"\xff" * (len(content) - start)
+        shard.write_bytes(content)
+    told = json.loads(run("--model", str(folder), "--json"))
+    assert told["identity"]["num_parameters"] == 17_256_520
+
+
+def drop_tensors(folder: Path) -> None:
+    shard = folder / "model-00002-of-00003.safetensors"
+    tensors = load_file(shard)
+    for name in list(tensors)[:2]:
+        del tensors[name]
+    save_file(tensors, shard)
+
+
+def cut_shard(folder: Path) -> None:
+    shard = folder / "model-00001-of-00003.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+
+def no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def broken_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{% for %}")
+
+
+def doubling_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}" * 2)
+
+
+def rope_scaling(folder: Path) -> None:
+    change_config(folder, rope_scaling={"type": "dynamic", "factor": 2.0})
+
+
+def smaller_vocabulary(folder: Path) -> None:
+    """Of the tokenizer's 8,192 ids the model has rows for 8,000."""
+    change_config(folder, vocab_size=8000, eos_token_id=5)
+    (folder / "generation_config.json").write_text("{}")
+    for shard in folder.glob("*.safetensors"):
+        tensors = load_file(shard)
+        name = "model.embed_tokens.weight"
+        if name in tensors:
+            tensors[name] = tensors[name][:8000].contiguous()
+            save_file(tensors, shard)
+
+
+SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "tensors missing": (drop_tensors, "index.json names tensors that no shard holds"),
+    "shard cut": (cut_shard, "torn"),
+    "tokenizer missing": (no_tokenizer, "tokenizer.json"),
+    "template broken": (broken_template, "chat template, line 1"),
+    "template doubles": (doubling_template, "2 times"),
+    "rope scaling": (rope_scaling, "rope_scaling"),
+    "tokenizer of another model": (smaller_vocabulary, "do not belong together"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILED.values(), ids=SPOILED)
+def test_what_can_not_be_served_is_a_typed_error_with_a_status(
+    spoil: Callable[[Path], None],
+    words: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spoil(folder)
+    with pytest.raises(ModelFileError, match=words):
+        run("--model", str(folder))
+    monkeypatch.setattr("sys.argv", ["hypic", "doctor", "--model", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "model_file_error" in capsys.readouterr().err
+
+
+def test_an_error_is_json_too_where_json_is_asked(folder: Path) -> None:
+    cut_shard(folder)
+    result = CliRunner().invoke(app, ["doctor", "--model", str(folder), "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.output)["error"]["code"] == "model_file_error"
+
+
+def test_a_budget_that_holds_no_segment_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError) as caught:
+        run("--cache-mib", "1")
+    assert caught.value.details["budget_bytes"] == 1 << 20
+    assert caught.value.details["least_bytes"] > 1 << 20
+
+
+def test_a_folder_without_a_template_takes_plain_prompts(folder: Path) -> None:
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    told = json.loads(run("--model", str(folder), "--json"))
+    assert told["template"] is None
+    assert "no chat template" in told["notes"][0]
+
+
+def test_a_template_that_lacks_things_is_told_so(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}"
+        "{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    )
+    template = examine(folder, EngineConfig(device="cpu")).template
+    assert template is not None
+    assert template.roles == ("system", "developer")
+    assert template.segments_in == ("system", "user")
+    assert not any((template.thinking_switch, template.tools, template.shows_reasoning))
+    assert template.call_format is None
+    assert template.ends_reply_with is None
+
+
+def test_an_end_token_that_the_template_does_not_write_is_noted(folder: Path) -> None:
+    change_config(folder, eos_token_id=5)
+    (folder / "generation_config.json").write_text("{}")
+    [note] = examine(folder, EngineConfig(device="cpu")).notes
+    assert "ends a reply with '<|im_end|>'" in note
+
+
+def test_a_hub_id_that_is_not_there_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(HypicError, match="HF_HUB_OFFLINE") as caught:
+        run("--model", "team/tiny")
+    assert caught.value.details["reason"] == "offline"

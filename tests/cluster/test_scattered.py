@@ -1,0 +1,148 @@
+"""Scattered over workers, a request has the tokens, the entries and the report of one worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hypic_sdk.errors import NumericsError, TransferFailed, WorkerLost
+from hypic_sdk.prompt.segment import SegmentedPrompt
+from hypic_sdk.router.assignment import WorkerId, in_turn, longest_first
+from hypic_sdk.router.costs import CostModel
+from hypic_sdk.transport.messages import FinishReason, SegmentStatus, WarmRequest
+from tests.cluster.workers import Cluster, alone, cluster
+from tests.engine.harness import ALL_FAMILIES, report_of, token_ids
+from tests.engine.prompts import inner, prompt_of, tokens
+
+DOCUMENTS = [inner(tokens(seed, 20 + 17 * seed)) for seed in range(7)]
+
+
+def prompt(order: tuple[int, ...]) -> SegmentedPrompt:
+    pieces = [piece for n in order for piece in (DOCUMENTS[n], tokens(50 + n, 2))]
+    return prompt_of(tokens(99, 5), *pieces, tokens(98, 9))
+
+
+FIRST, SECOND = prompt(tuple(range(7))), prompt((3, 6, 0, 2, 2))
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_equal_tokens_on_one_two_and_four_workers(family: str, tmp_path: Path) -> None:
+    expected = [alone(one, family, max_tokens=12) for one in (FIRST, SECOND)]
+    for count in (1, 2, 4):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        with cluster(folder, count, family=family) as workers:
+            cold, warm = (workers.ask(one, max_tokens=12) for one in (FIRST, SECOND))
+            assert [token_ids(cold), token_ids(warm)] == expected
+            assert report_of(warm).cold_tokens == 0
+            assert all(segment.status is SegmentStatus.HIT for segment in report_of(warm).segments)
+            assert workers.num_leases() == 0
+
+
+@pytest.mark.parametrize("rule", [longest_first, in_turn], ids=lambda rule: rule.__name__)
+def test_work_is_spread_and_entries_are_equal_wherever_built(rule, tmp_path: Path) -> None:
+    with cluster(tmp_path, 4, assign=rule) as workers:
+        plan = workers.router.plan(_request(FIRST))
+        assert len(plan.cold) == 4
+        report = report_of(workers.ask(FIRST, max_tokens=3))
+        held = workers.digests(DOCUMENTS)
+        built = {worker: len(ids) for worker, ids in plan.cold.items()}
+        for member, digests in zip(workers.members, held, strict=True):
+            count = sum(digest is not None for digest in digests)
+            assert count == (7 if member.name == plan.combine else built[member.name])
+        for copies in zip(*held, strict=True):
+            assert len({digest for digest in copies if digest is not None}) == 1
+        # what others computed for this request is told, but not as computed here
+        own = sum(len(d.token_ids) for d in DOCUMENTS if d.segment_id in plan.cold[plan.combine])
+        assert report.cold_tokens == own
+        assert [s.status for s in report.segments] == [SegmentStatus.COLD] * 7
+
+
+def test_a_hit_is_pulled_from_the_worker_that_holds_it(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2) as workers:
+        home, other = workers.members
+        list(home.worker.submit(WarmRequest("warm", tuple(DOCUMENTS))))
+        message = _request(FIRST, placements_from=home.name)
+        events = list(other.worker.submit(message))
+        report = report_of(events)
+        assert report.cold_tokens == 0
+        assert {segment.tier for segment in report.segments} == {"peer"}
+        assert workers.digests(DOCUMENTS)[0] == workers.digests(DOCUMENTS)[1]
+
+
+@pytest.mark.parametrize("error", [WorkerLost("gone"), NumericsError("x"), TransferFailed("x")])
+def test_what_does_not_come_is_made_here(error, tmp_path: Path, monkeypatch) -> None:
+    expected = alone(FIRST, max_tokens=6)
+    with cluster(tmp_path, 3) as workers:
+        for member in workers.members:
+            monkeypatch.setattr(
+                member.courier._source, "provide", lambda request, give: give(error)
+            )
+        events = workers.ask(FIRST, max_tokens=6)
+        assert token_ids(events) == expected
+        assert report_of(events).cold_tokens == sum(len(d.token_ids) for d in DOCUMENTS)
+        assert workers.num_leases() == 0
+
+
+def test_hints_that_name_nobody_cost_a_computation_and_no_answer(tmp_path: Path) -> None:
+    expected = alone(FIRST, max_tokens=6)
+    with cluster(tmp_path, 1) as workers:
+        message = _request(FIRST, placements_from=WorkerId("nobody"), max_tokens=6)
+        assert token_ids(list(workers.members[0].worker.submit(message))) == expected
+
+
+def test_a_cancelled_request_drops_what_it_asked_of_others(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2) as workers:
+        home, other = workers.members
+        stuck = threading.Event()
+        home.worker.post(lambda engine: stuck.wait(20))
+        message = _request(FIRST, placements_from=home.name)
+        events = other.worker.submit(message)
+        time.sleep(0.2)
+        other.worker.cancel(message.request_id)
+        last = list(events)[-1]
+        assert last.finish_reason is FinishReason.ERROR
+        assert other.worker.call(lambda engine: engine.usage().num_filling) == 0
+        stuck.set()
+        deadline_s = time.monotonic() + 20
+        while home.worker.call(lambda engine: engine.has_work) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert workers.num_leases() == 0
+        assert token_ids(workers.ask(SECOND, max_tokens=6)) == alone(SECOND, max_tokens=6)
+
+
+def test_small_requests_stay_on_one_worker(tmp_path: Path) -> None:
+    sending_is_dear = CostModel(transfer_ms=1000)
+    with cluster(tmp_path, 4, costs=sending_is_dear) as workers:
+        assert not workers.router.plan(_request(FIRST)).is_spread
+
+
+def test_many_requests_at_once(tmp_path: Path) -> None:
+    orders = [(0, 1, 2), (2, 1, 3), (6, 5), (4,), (3, 2, 1, 0), (5, 6, 5), (), (1, 1)]
+    expected = [alone(prompt(order), max_tokens=5) for order in orders]
+    with cluster(tmp_path, 3) as workers:
+        streams = [workers.router.submit(_request(prompt(order), max_tokens=5)) for order in orders]
+        assert [token_ids(list(stream)) for stream in streams] == expected
+        assert workers.num_leases() == 0
+        assert_deleted_everywhere(workers)
+
+
+def assert_deleted_everywhere(workers: Cluster) -> None:
+    workers.router.delete(DOCUMENTS, "")
+    assert not any(any(digests) for digests in workers.digests(DOCUMENTS))
+
+
+def _request(one: SegmentedPrompt, placements_from: str | None = None, **fields: object):
+    from dataclasses import replace
+
+    from hypic_sdk.transport.messages import Placement
+    from tests.engine.harness import request_of
+
+    message = request_of(one, **fields)
+    if placements_from is None:
+        return message
+    hints = tuple(Placement(d.segment_id, placements_from) for d in DOCUMENTS)
+    return replace(message, placements=hints)

@@ -1,0 +1,137 @@
+"""Training: what is hidden, what is held slow, averaging, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypic_sdk.demo import reader_path
+from hypic_sdk.demo import train as training
+from hypic_sdk.demo.initial import SLOW_STEPS, hold_slow_decays, init_weights, slow_heads
+from hypic_sdk.demo.optimizer import Average, Optimizer
+from hypic_sdk.demo.prompts import (
+    MAX_HIDDEN_TOKENS,
+    PieceTokenizer,
+    PromptEncoder,
+    hidden_documents,
+    interior_mask,
+)
+from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader
+from hypic_sdk.demo.scan import transition_norm
+from hypic_sdk.demo.train import TOY, parse, train
+from hypic_sdk.demo.worlds import WorldSpec, make_example
+
+ENCODER = PromptEncoder(PieceTokenizer(reader_path()))
+SMALL = replace(TOY, num_key_heads=2, num_value_heads=4)
+
+
+@given(seed=st.integers(0, 2**31), num_documents=st.integers(1, 6), tokens=st.integers(60, 300))
+def test_keys_are_hidden_by_whole_documents(seed: int, num_documents: int, tokens: int) -> None:
+    one = ENCODER.encode(make_example(WorldSpec(num_documents, tokens), seed))
+    kept = interior_mask(one)
+    hidden = hidden_documents(one, kept, random.Random(seed))
+    assert not (hidden & ~kept).any()
+    assert hidden.sum() <= MAX_HIDDEN_TOKENS
+    for index in range(num_documents):
+        own = kept & (one.documents == index)
+        assert len(np.unique(hidden[own])) <= 1
+
+
+def layers(reader: Reader) -> list[LinearLayer]:
+    return [layer.mixer for layer in reader.layers if isinstance(layer.mixer, LinearLayer)]
+
+
+def decays(mixer: LinearLayer) -> torch.Tensor:
+    return torch.cat(
+        [
+            weight.detach().flatten(1) if weight.dim() > 1 else weight.detach()[:, None]
+            for weight in mixer.decay_weights
+        ],
+        1,
+    ).clone()
+
+
+def test_slow_decays_stay_and_the_others_learn() -> None:
+    reader = Reader(SMALL)
+    init_weights(reader, 1)
+    optimizer = Optimizer(reader)
+    optimizer.rate.fill_(1e-2)
+    num_slow = slow_heads(SMALL)
+    before = [decays(mixer) for mixer in layers(reader)]
+    tokens = torch.randint(0, 8000, (2, 64), generator=torch.Generator().manual_seed(1))
+    layout = Layout.of(torch.zeros_like(tokens), torch.arange(64).expand(2, 64))
+    for _ in range(3):
+        loss = reader.logits(reader(tokens, layout)).logsumexp(-1).mean()
+        for weight in reader.parameters():
+            weight.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        hold_slow_decays(reader)
+        optimizer.step()
+    for old, mixer in zip(before, layers(reader), strict=True):
+        assert torch.equal(decays(mixer)[:num_slow], old[:num_slow])
+        assert (decays(mixer)[num_slow:] != old[num_slow:]).any(1).all()
+
+
+def test_slow_heads_are_a_third_and_keep_their_state() -> None:
+    reader = Reader(SMALL)
+    init_weights(reader, 3)
+    assert 3 * slow_heads(SMALL) >= SMALL.num_value_heads
+    x = torch.randn(1, 256, SMALL.hidden_size, generator=torch.Generator().manual_seed(2))
+    layout = Layout.of(torch.zeros(1, 256, dtype=torch.long), torch.arange(256)[None])
+    for mixer in layers(reader):
+        _, key, _, log_decay, beta = mixer.mix(10 * x, layout)
+        slow = log_decay[..., : slow_heads(SMALL)]
+        wanted = -torch.tensor(SLOW_STEPS).expand_as(slow)
+        # fp32 softplus of an inverse softplus, near zero
+        torch.testing.assert_close(slow, wanted, rtol=1e-3, atol=0.0)
+        norms = transition_norm(key.repeat_interleave(2, 2), log_decay, torch.zeros_like(beta))
+        assert (norms[:, : slow_heads(SMALL)] > 0.1).all()
+
+
+def test_the_average_follows_then_averages() -> None:
+    model = torch.nn.Linear(3, 2)
+    average = Average(model, keep=0.75, start=0.5)
+    trail = []
+    for step in range(6):
+        with torch.no_grad():
+            model.weight.fill_(float(step))
+        average.update(step / 6)
+        trail.append(float(average.weights[0][0, 0]))
+    # fp32 sums of small whole numbers and quarters
+    assert trail == pytest.approx([0, 1, 2, 2.25, 2.6875, 3.265625])
+    average.put_into(model)
+    assert float(model.weight.detach()[0, 0]) == pytest.approx(3.265625)
+
+
+FLAGS = (
+    "--tiny --tokens-per-step 512 --longest 512 --workers 1 --eval-prompts 1 --log-every 1 "
+    "--warmup 2 --look-every-s 1000"
+)
+
+
+def steps(folder: Path) -> list[int]:
+    rows = [json.loads(text) for text in (folder / "log.jsonl").read_text().splitlines()]
+    return [row["step"] for row in rows if "step" in row]
+
+
+def test_a_run_goes_on_where_it_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LOOK_ARMS", training.LOOK_ARMS[:1])
+    for until in (2, 3):
+        train(parse(["--out", str(tmp_path), "--steps", str(until), *FLAGS.split()]))
+    assert steps(tmp_path) == [1, 2, 3]
+    other = tmp_path / "other"
+    other.mkdir()
+    kept = ["--resume", str(tmp_path / "kept")]
+    train(parse(["--out", str(other), "--steps", "4", *kept, *FLAGS.split()]))
+    assert steps(other) == [4]
+    assert (other / "reader" / "config.json").exists()

@@ -1,0 +1,63 @@
+"""What runs on a CUDA device is what was meant to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.live_attention import op as live_attention
+from hypic_sdk.kernels.live_attention import reference as live_attention_reference
+from hypic_sdk.kernels.live_scan import op as live_scan
+from hypic_sdk.kernels.live_scan import reference as live_scan_reference
+from hypic_sdk.kernels.norm import op as norm
+from hypic_sdk.kernels.norm import reference as norm_reference
+from hypic_sdk.kernels.place_kv import op as place_kv
+from hypic_sdk.kernels.place_kv import reference as place_kv_reference
+from hypic_sdk.kernels.short_conv import op as short_conv
+from hypic_sdk.kernels.short_conv import reference as short_conv_reference
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_every_gpu_test_lies_where_it_is_looked_for():
+    """`make test-gpu` collects two folders: it then needs no package but the server's."""
+    marker = re.compile(r"mark\.(?:multi_)?gpu\b")
+    folders = {
+        path.relative_to(TESTS).parts[0]
+        for path in TESTS.rglob("test_*.py")
+        if marker.search(path.read_text(encoding="utf-8"))
+    }
+    assert "gpu" in folders
+    assert folders <= {"gpu", "kernels"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("op", "door", "definition"),
+    [
+        ("gated_rms_norm", norm, norm_reference),
+        ("live_attention", live_attention, live_attention_reference),
+        ("live_scan", live_scan, live_scan_reference),
+        ("place_entries", place_kv, place_kv_reference),
+        ("place_kv", place_kv, place_kv_reference),
+        ("rms_norm", norm, norm_reference),
+        ("short_conv", short_conv, short_conv_reference),
+    ],
+)
+def test_kernels_are_taken(device, op, door, definition):
+    load_kernel = getattr(door, f"_{op}_kernel")
+    choice = backend.choose(op, getattr(definition, op), load_kernel, device.type)
+    assert choice.implementation == "triton", choice.reason
+
+
+@pytest.mark.gpu
+def test_products_are_taken_in_full_fp32(device):
+    """TF32 would cost three digits of every state."""
+    assert not torch.backends.cuda.matmul.allow_tf32
+    x = torch.randn(512, 512, device=device)
+    error = (x @ x).cpu().double() - x.cpu().double() @ x.cpu().double()
+    assert float(error.norm()) < 1e-5 * float((x @ x).norm())

@@ -1,0 +1,156 @@
+"""Real engine processes behind one router: they share work, they die, the request ends all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from hypic_sdk.config import EngineConfig, StoreConfig
+from hypic_sdk.demo import reader_path
+from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_id
+from hypic_sdk.router.costs import CostModel
+from hypic_sdk.server.fleet import Fleet
+from hypic_sdk.transport.messages import (
+    EngineRequest,
+    FinishReason,
+    SamplingParams,
+    SegmentStatus,
+    TokenEvent,
+    WarmRequest,
+)
+from hypic_sdk.transport.process_settings import ProcessSettings
+
+START_TIMEOUT_S = 120.0
+SMALL = ProcessSettings(str(reader_path()), EngineConfig(store=StoreConfig(budget_bytes=96 << 20)))
+SPREADING = CostModel(prefill_ms_per_token=100, transfer_ms=0.1, transfer_ms_per_token=0)
+
+
+def document(number: int, num_tokens: int = 120) -> PromptPart:
+    ids = tuple(100 + (7 * number + 3 * i) % 4000 for i in range(num_tokens))
+    return PromptPart(Role.INNER, ids, segment_id(f"document {number}"))
+
+
+def request(name: str, numbers: range | list[int], max_tokens: int = 4) -> EngineRequest:
+    parts = (*map(document, numbers), PromptPart(Role.TRAILING, (50, 51, 52)))
+    sampling = SamplingParams(max_tokens, ignore_eos=True)
+    return EngineRequest(name, SegmentedPrompt(parts), sampling, timeout_s=60.0)
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with Fleet(SMALL, 2, costs=SPREADING, hung_after_s=6.0) as one:
+        one.wait_ready(START_TIMEOUT_S)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Fleet]:
+    with Fleet(SMALL, 1) as one:
+        one.wait_ready(START_TIMEOUT_S)
+        yield one
+
+
+def events_of(fleet: Fleet, message: EngineRequest) -> list[TokenEvent]:
+    return [event for event in fleet.link.submit(message) if isinstance(event, TokenEvent)]
+
+
+def ids_of(events: list[TokenEvent]) -> list[int]:
+    return [token for event in events for token in event.token_ids]
+
+
+def until(what, limit_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < deadline_s, "did not come about in time"
+        time.sleep(0.05)
+
+
+def all_ready(fleet: Fleet) -> bool:
+    return list(fleet.link.workers().values()) == ["ready", "ready"]
+
+
+def test_two_workers_share_the_work_and_give_the_tokens_of_one(fleet: Fleet, single: Fleet) -> None:
+    message = request("one", range(6), max_tokens=8)
+    plan = fleet.link.router.plan(message)
+    assert len(plan.cold) == 2
+    events = events_of(fleet, message)
+    assert ids_of(events) == ids_of(events_of(single, message))
+    report = events[-1].report
+    assert report is not None
+    made_here = sum(120 for _ in plan.cold[plan.combine])
+    assert report.cold_tokens == made_here < 6 * 120
+    assert [segment.status for segment in report.segments] == [SegmentStatus.COLD] * 6
+    again = events_of(fleet, request("two", [3, 1, 5, 0]))
+    assert again[-1].report is not None
+    assert again[-1].report.cold_tokens == 0
+    assert fleet.link.usage()["num_leases"] == 0
+
+
+def test_warming_is_spread_and_deleting_reaches_everybody(fleet: Fleet) -> None:
+    parts = tuple(document(n) for n in range(20, 26))
+    events = list(fleet.link.submit(WarmRequest("warm", parts)))
+    assert [event.done for event in events] == [False] * 6 + [True]
+    assert all(fleet.link.probe(parts, ""))
+    fleet.link.delete(parts, "")
+    assert not any(fleet.link.probe(parts, ""))
+
+
+def test_a_killed_worker_costs_its_segments_only_and_comes_back(
+    fleet: Fleet, single: Fleet
+) -> None:
+    until(lambda: all_ready(fleet))
+    messages = [request(f"k{n}", range(100 + 8 * n, 108 + 8 * n), 8) for n in range(4)]
+    expected = [ids_of(events_of(single, message)) for message in messages]
+    answers: list[list[TokenEvent]] = [[] for _ in messages]
+
+    def ask(place: int) -> None:
+        answers[place] = events_of(fleet, messages[place])
+
+    threads = [threading.Thread(target=ask, args=(place,)) for place in range(len(messages))]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    victim = fleet.process_ids[1]
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    for thread in threads:
+        thread.join(90)
+        assert not thread.is_alive()
+    for events, ids in zip(answers, expected, strict=True):
+        last = events[-1]
+        assert last.finish_reason is not None
+        if last.error is not None:
+            assert last.error["code"] in ("worker_lost", "worker_error"), last.error
+        else:
+            assert ids_of(events) == ids
+    assert any(events[-1].error is None for events in answers)
+    until(lambda: all_ready(fleet))
+    assert fleet.health.num_restarts >= 1
+    assert ids_of(events_of(fleet, messages[0])) == expected[0]
+    until(lambda: fleet.link.usage()["num_leases"] == 0)
+
+
+def test_a_stopped_worker_is_not_waited_for_beyond_the_deadline(fleet: Fleet) -> None:
+    until(lambda: all_ready(fleet))
+    victim = fleet.process_ids[0]
+    assert victim is not None
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        started_s = time.monotonic()
+        message = request("stopped", range(200, 206))
+        last = events_of(fleet, message)[-1]
+        assert time.monotonic() - started_s < 70
+        assert last.finish_reason is not None
+        if last.error is not None:
+            assert last.error["code"] in ("worker_lost", "deadline_exceeded")
+    finally:
+        with suppress(ProcessLookupError):  # it was ended
+            os.kill(victim, signal.SIGCONT)
+    until(lambda: all_ready(fleet))
+    assert events_of(fleet, request("after", range(3)))[-1].finish_reason is FinishReason.LENGTH
