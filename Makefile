@@ -37,7 +37,7 @@ test-standard: ## LangChain's standard suites over our adapter, in an environmen
 
 test-gpu: $(ENVIRONMENT) ## the tests marked gpu and multi_gpu; needs a CUDA device
 	@$(RUN) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("hypic: no CUDA device here, so no GPU test can run")'
-	@$(RUN) -m pytest tests/gpu tests/kernels -m 'gpu or multi_gpu' --slow $(ARGS)
+	@$(RUN) -m pytest $$(grep -rlE 'mark\.(multi_)?gpu\b' tests --include='test_*.py') -m 'gpu or multi_gpu' --slow $(ARGS)
 
 check: $(ENVIRONMENT) ## format, lint and types, without changing a file
 	@failed=0; for tool in 'ruff format --check' 'ruff check' mypy; do $(RUN) -m $$tool || failed=1; done; exit $$failed

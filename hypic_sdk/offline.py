@@ -57,8 +57,8 @@ SCRIPTED_NAME = "scripted"
 class LocalHypic:
     """One model in this process, with the calls of the client.
 
-    `segments`, `chat.completions`, `completions` and `models` are named as in the client.  A context
-    manager; closing it ends whatever is in flight.
+    `segments`, `chat.completions`, `completions` and `models` are named as in the client.
+    A context manager; closing it ends whatever is in flight.
     """
 
     def __init__(

@@ -96,7 +96,8 @@ def test_metadata_that_no_reply_can_carry_is_refused(local: LocalHypic, value: o
 
 
 def test_template_values_that_no_reply_can_carry_are_refused(local: LocalHypic) -> None:
-    for field in ({"tools": [{"a": "\ud800"}]}, {"chat_template_kwargs": {"a": "\ud800"}}):
+    tool = {"function": {"name": "f"}, "a": "\ud800"}
+    for field in ({"tools": [tool]}, {"chat_template_kwargs": {"a": "\ud800"}}):
         with pytest.raises(RequestError, match="surrogate"):
             local.chat.completions.create(messages=ASK, **field)
 

@@ -129,21 +129,10 @@ def _drawn(**shapes: tuple[int, ...]) -> Callable[[torch.device, torch.dtype], T
 
 
 def _row_cases(s: Shapes) -> list[Case]:
-    rows, width, outputs = s.rows, s.width, s.projected
-    heads, size = s.num_heads, s.head_size
-    product = 2 * rows * width * outputs
-    moved = 2 * (rows * (width + outputs) + width * outputs)
-    inputs = _drawn(x=(rows, width), weight=(outputs, width))
-
-    def product_case(name: str, row_independent: bool) -> Case:
-        def bind(t: Tensors) -> Callable[[], Sequence[torch.Tensor]]:
-            return lambda: [linear(t["x"], t["weight"], row_independent=row_independent)]
-
-        return Case("linear", name, moved, product, inputs, bind)
-
+    rows, width, heads, size = s.rows, s.width, s.num_heads, s.head_size
     return [
-        product_case("any rows", False),
-        product_case("row-independent", True),
+        _product_case(s, "any rows", row_independent=False),
+        _product_case(s, "row-independent", row_independent=True),
         Case(
             "rms_norm",
             "hidden rows",
@@ -170,6 +159,17 @@ def _row_cases(s: Shapes) -> list[Case]:
             ),
         ),
     ]
+
+
+def _product_case(s: Shapes, name: str, *, row_independent: bool) -> Case:
+    rows, width, outputs = s.rows, s.width, s.projected
+
+    def bind(t: Tensors) -> Callable[[], Sequence[torch.Tensor]]:
+        return lambda: [linear(t["x"], t["weight"], row_independent=row_independent)]
+
+    moved = 2 * (rows * (width + outputs) + width * outputs)
+    draw = _drawn(x=(rows, width), weight=(outputs, width))
+    return Case("linear", name, moved, 2 * rows * width * outputs, draw, bind)
 
 
 def _cold_runs(s: Shapes) -> tuple[ColdRun, ...]:

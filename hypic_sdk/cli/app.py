@@ -15,12 +15,15 @@ from hypic_sdk.cli.options import (
     DEFAULT_SEAM,
     BudgetOption,
     KeyOption,
+    KeysOption,
     MinTokensOption,
     ModelOption,
     ModeOption,
     ScriptOption,
     SeamOption,
+    SegmentsFileOption,
     UrlOption,
+    WorkersOption,
     engine_config,
 )
 from hypic_sdk.cli.segments_app import segments_app
@@ -110,27 +113,10 @@ def serve(
     model_name: Annotated[
         str | None, typer.Option("--model-name", help="What replies call the model.")
     ] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option("--keys", help="Keys file; without it only this machine may call."),
-    ] = None,
-    segments_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--segments-file",
-            help="Where registered texts are kept; none is a file in the user's cache folder.",
-        ),
-    ] = None,
+    keys: KeysOption = None,
+    segments_file: SegmentsFileOption = None,
     script: ScriptOption = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            "--workers",
-            min=1,
-            max=64,
-            help="Engine processes that share the work; each has a whole model and a whole cache.",
-        ),
-    ] = 1,  # fmt: skip
+    workers: WorkersOption = 1,
     mode: ModeOption = DEFAULT_MODE,
     seam: SeamOption = DEFAULT_SEAM,
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,

@@ -32,6 +32,25 @@ SeamOption = Annotated[
 MinTokensOption = Annotated[
     int, typer.Option("--min-segment-tokens", help="Shorter segments are not kept.")
 ]
+KeysOption = Annotated[
+    Path | None, typer.Option("--keys", help="Keys file; without it only this machine may call.")
+]
+SegmentsFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--segments-file",
+        help="Where registered texts are kept; none is a file in the user's cache folder.",
+    ),
+]
+WorkersOption = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        min=1,
+        max=64,
+        help="Engine processes that share the work; each has a whole model and a whole cache.",
+    ),
+]
 UrlOption = Annotated[
     str | None,
     typer.Option("--url", help="A server; none is HYPIC_BASE_URL, else this machine's port 30000."),

@@ -73,8 +73,5 @@ def run_serve(
         script_file=script_file,
         num_workers=num_workers,
     )
-
-    def announce(url: str) -> None:
-        console.print(f"hypic serves {settings.model_name} at {url} (Ctrl-C ends it)")
-
-    asyncio.run(serve(settings, announce))
+    said = f"hypic serves {settings.model_name} at %s (Ctrl-C ends it)"
+    asyncio.run(serve(settings, lambda url: console.print(said % url)))

@@ -162,6 +162,12 @@ class Engine:
         """Follow hints about other workers from now on."""
         self._scheduler.connect(fetcher)
 
+    def make_here(self, part: PromptPart, namespace: str) -> None:
+        """A segment whose entry is on its way from another worker is made here instead."""
+        gap = self._gap(part, namespace)
+        if gap is not None:
+            self._scheduler.make_here(gap.key)
+
     def pack(self, part: PromptPart, key: bytes, namespace: str) -> torch.Tensor:
         """A segment's entry as bytes, for another worker (see `store.entry_bytes`).
 

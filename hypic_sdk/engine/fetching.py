@@ -58,8 +58,9 @@ class Fetching:
         if self._fetcher is None:
             return
         wanted = Wanted(job.part, namespace, job.key, FETCH_TIMEOUT_S)
-        self._jobs.add(job)
+        # its arrival comes between two steps: not before this returns
         ticket = self._fetcher.fetch(worker, wanted, lambda arrival: self._take(job, arrival))
+        self._jobs.add(job)
         job.fetch = Fetch(worker, ticket)
 
     def drop(self, job: ColdJob) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import final
 
@@ -19,6 +20,16 @@ from hypic_sdk.transport.peer_messages import FetchEntry
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Asked:
+    """A peer's fetch on its way through the engine."""
+
+    request: FetchEntry
+    give: Give
+    made_ms: float = 0.0
+    is_given: bool = False  # an entry that can not be made is told of by two events
+
+
 @final
 class PeerDesk:
     """An `EntrySource`: a peer's fetch is a warm request here, whose entry is then packed."""
@@ -31,20 +42,24 @@ class PeerDesk:
         message = WarmRequest(
             _request_id(request.asker, request.ticket), (request.part,), request.namespace
         )
-        made_ms: list[float] = []
+        asked = _Asked(request, give)
         try:
-            self._worker.submit(message, partial(self._take, request, made_ms, give))
+            # two that wait for one another's entry would wait for ever: who is asked makes it
+            self._worker.post(lambda engine: engine.make_here(request.part, request.namespace))
+            self._worker.submit(message, partial(self._take, asked))
         except HypicError as error:
             give(error)
 
-    def _take(self, request: FetchEntry, made_ms: list[float], give: Give, event: Event) -> None:
+    def _take(self, asked: _Asked, event: Event) -> None:
         assert isinstance(event, WarmEvent), "a warm request has warm events"
         if event.status is SegmentStatus.COLD:
-            made_ms.append(event.cold_ms)
-        if event.error is not None:
-            give(from_payload(event.error))
-        elif event.done:
-            self._worker.post(partial(self._pack, request, sum(made_ms), give))
+            asked.made_ms += event.cold_ms
+        if event.error is not None and not asked.is_given:
+            asked.is_given = True
+            asked.give(from_payload(event.error))
+        elif event.done and not asked.is_given:
+            asked.is_given = True
+            self._worker.post(partial(self._pack, asked.request, asked.made_ms, asked.give))
 
     def _pack(self, request: FetchEntry, made_ms: float, give: Give, engine: Engine) -> None:
         try:

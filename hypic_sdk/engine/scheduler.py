@@ -28,6 +28,7 @@ from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.engine.warm_run import WarmRun
 from hypic_sdk.engine.warming import Warming
 from hypic_sdk.errors import DeadlineExceeded, HypicError, RequestCancelled
+from hypic_sdk.prompt.segment import SegmentKey
 from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.store import Store
 from hypic_sdk.transport.events import Event
@@ -83,6 +84,12 @@ class Scheduler:
     def connect(self, fetcher: EntryFetcher) -> None:
         """Follow a router's hints from now on."""
         self._fetching.connect(fetcher)
+
+    def make_here(self, key: SegmentKey) -> None:
+        """Fetch an entry no longer, if it is being fetched: compute it."""
+        job = self._cold.job_of(key)
+        if job is not None and job.fetch is not None:
+            self._fetching.drop(job)
 
     # -- the door
 

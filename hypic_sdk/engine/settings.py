@@ -74,10 +74,8 @@ def resolve_settings(
     determinism = config.determinism or (
         Determinism.ALL if device.type == "cpu" else Determinism.ENTRIES
     )
-    state_dtype = torch.float64 if model_dtype == torch.float64 else torch.float32
-    ways = ""
-    if device.type == "cpu" and determinism is not Determinism.OFF:
-        ways = product_ways(cast("nn.Module", model))
+    state_dtype = torch.promote_types(model_dtype, torch.float32)
+    ways = product_ways(cast("nn.Module", model), device, determinism)
     compute = compute_fingerprint(device, determinism, chunk_tokens, ways)
     return EngineSettings(
         device=device,
@@ -105,8 +103,10 @@ def resolve_settings(
     )
 
 
-def product_ways(model: nn.Module) -> str:
-    """Digest of how each weight of a model is multiplied on this CPU (`kernels.linear`)."""
+def product_ways(model: nn.Module, device: torch.device, determinism: Determinism) -> str:
+    """Digest of how each weight is multiplied where that is found out by trying; else empty."""
+    if device.type != "cpu" or determinism is Determinism.OFF:
+        return ""
     weights = {
         (parameter.shape[-1], parameter.shape[-2], parameter.dtype)
         for module in model.modules()

@@ -92,6 +92,7 @@ class Courier:
         self._tickets = itertools.count(1)
         self._inbound: dict[str, Inbound] = {}
         self._outbound: dict[str, Outbound] = {}
+        self._lost: set[str] = set()  # ids are used once: one a death
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hypic-courier", daemon=True)
         self._thread.start()
@@ -106,13 +107,11 @@ class Courier:
     def fetch(self, worker: str, wanted: Wanted, tell: Callable[[Arrival], None]) -> int:
         """Ask a peer for an entry; returns the ticket, and `tell` gets its arrival."""
         ticket = next(self._tickets)
-        with self._lock:
-            inbound = self._inbound.get(worker)
-            if inbound is None or inbound.is_broken:
-                epoch = 1 if inbound is None else inbound.address.epoch + 1
-                inbound = Inbound(self._host, epoch, self._device, self._digest)
-                self._inbound[worker] = inbound
-            inbound.expect(ticket, time.monotonic() + wanted.timeout_s, tell)
+        try:
+            inbound = self._expect(worker, ticket, time.monotonic() + wanted.timeout_s, tell)
+        except HypicError as error:
+            tell(Arrival(ticket, error=error))
+            return ticket
         address = inbound.address
         message = FetchEntry(
             ticket, self._worker, wanted.part, wanted.namespace, wanted.key, self._fingerprint,
@@ -124,6 +123,26 @@ class Courier:
             inbound.fail(ticket, error)
         return ticket
 
+    def _expect(
+        self, worker: str, ticket: int, deadline_s: float, tell: Callable[[Arrival], None]
+    ) -> Inbound:
+        """The link by which the entry is to come; another one if the last broke.
+
+        Raises:
+            WorkerLost: the peer is gone, or this courier is closing.
+            TransferFailed: no link can be made here.
+        """
+        with self._lock:
+            if worker in self._lost or self._is_closing.is_set():
+                raise WorkerLost(f"worker {worker} is gone")
+            inbound = self._inbound.get(worker)
+            if inbound is None or not inbound.expect(ticket, deadline_s, tell):
+                epoch = 1 if inbound is None else inbound.address.epoch + 1
+                inbound = Inbound(self._host, epoch, self._device, self._digest)
+                inbound.expect(ticket, deadline_s, tell)
+                self._inbound[worker] = inbound
+            return inbound
+
     def drop(self, worker: str, ticket: int) -> None:
         """A fetch is not wanted any more; its arrival is not told."""
         with self._lock:
@@ -132,8 +151,9 @@ class Courier:
             self._tell_peer(worker, DropFetch(ticket, self._worker))
 
     def lose(self, worker: str) -> None:
-        """A peer is gone: whatever was to come from it does not come."""
+        """A peer is gone for good: whatever was to come from it does not come."""
         with self._lock:
+            self._lost.add(worker)
             inbound = self._inbound.pop(worker, None)
             outbound = self._outbound.pop(worker, None)
         self._channel.forget(worker)
@@ -145,12 +165,14 @@ class Courier:
         while not self._is_closing.is_set():
             try:
                 message = self._channel.receive(POLL_S)
+                if message is not None:
+                    self._take(message)
+                self._expire()
             except WorkerError:
                 logger.exception("a message of another worker was not understood")
-                continue
-            if message is not None:
-                self._take(message)
-            self._expire()
+            except Exception:
+                # a bug that one message met; the other fetches need this thread
+                logger.exception("a message of another worker could not be dealt with")
 
     def _take(self, message: object) -> None:
         match message:
@@ -185,8 +207,8 @@ class Courier:
         def give(result: Packed | HypicError) -> None:
             if isinstance(result, HypicError):
                 self._refuse(request, result)
-            else:
-                self._outbound_of(request).put(request, result)
+            elif (outbound := self._outbound_of(request)) is not None:
+                outbound.put(request, result)
 
         self._source.provide(request, give)
 
@@ -196,10 +218,15 @@ class Courier:
         )
         self._tell_peer(request.asker, refusal)
 
-    def _outbound_of(self, request: FetchEntry) -> Outbound:
+    def _outbound_of(self, request: FetchEntry) -> Outbound | None:
+        """The link to the asker; none if it is gone, or has a later link than it asked by."""
         address = LinkAddress(request.host, request.port, request.epoch)
         with self._lock:
+            if request.asker in self._lost or self._is_closing.is_set():
+                return None
             outbound = self._outbound.get(request.asker)
+            if outbound is not None and outbound.address.epoch > request.epoch:
+                return None
             if outbound is None or outbound.address != address:
                 if outbound is not None:
                     outbound.close(TransferFailed("the other end began a new epoch"))

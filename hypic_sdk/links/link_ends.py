@@ -59,10 +59,13 @@ class Inbound:
         self._thread = threading.Thread(target=self._run, name="hypic-link-in", daemon=True)
         self._thread.start()
 
-    def expect(self, ticket: int, deadline_s: float, tell: Callable[[Arrival], None]) -> None:
-        """An entry was asked for; `tell` gets what became of it."""
+    def expect(self, ticket: int, deadline_s: float, tell: Callable[[Arrival], None]) -> bool:
+        """An entry is to be asked for; `tell` gets what becomes of it.  False: it broke."""
         with self._lock:
+            if self.is_broken:
+                return False
             self._awaited[ticket] = (deadline_s, tell)
+            return True
 
     def take(self, message: EntryReady | EntryRefused) -> None:
         """The peer says that an entry comes next, or does not come."""
@@ -74,6 +77,8 @@ class Inbound:
                 self.fail(message.ticket, error)
             return
         with self._lock:
+            if self.is_broken:
+                return  # nobody reads this link any more
             self._announced.add(message.ticket)
         self._inbox.put(message)
 
@@ -113,6 +118,10 @@ class Inbound:
                 # bytes of this epoch can not be told apart any more
                 self._break(error)
                 return
+            except Exception as error:  # no memory for it, for one: who waits is told all the same
+                logger.exception("an entry could not be taken in")
+                self._break(TransferFailed(f"an entry could not be taken in: {error}"))
+                return
 
     def _receive(self, message: EntryReady) -> Arrival:
         """The payload of the next entry; dropped ones are received as well, to stay in step."""
@@ -126,12 +135,13 @@ class Inbound:
         return Arrival(message.ticket, payload, message.made_ms)
 
     def _break(self, error: HypicError) -> None:
-        logger.warning("link of epoch %d broke: %s", self.address.epoch, error)
-        self.is_broken = True
+        with self._lock:
+            was_broken, self.is_broken = self.is_broken, True
+            tickets = list(self._awaited)
+        if not was_broken:
+            logger.info("link of epoch %d ends: %s", self.address.epoch, error)
         if self._link is not None:
             self._link.close()
-        with self._lock:
-            tickets = list(self._awaited)
         for ticket in tickets:
             self.fail(ticket, error)
 
@@ -177,10 +187,10 @@ class Outbound:
                 if self._broken is not None:
                     raise self._broken
                 self._send(request, packed)
-            except HypicError as error:
+            except Exception as error:
                 # bytes that were announced may be missing: nothing more goes by this link
                 logger.warning("an entry was not sent to worker %s: %s", request.asker, error)
-                self._broken = TransferFailed(f"the link broke: {error}")
+                self._broken = self._broken or TransferFailed(f"the link broke: {error}")
                 self._tell_broken(request, self._broken)
         if self._link is not None:
             self._link.close()

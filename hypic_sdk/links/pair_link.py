@@ -117,16 +117,29 @@ class PendingLink:
         Args:
             host: an address of this machine that the sender can reach.
             timeout_s: how long a group may take to come about.
+        Raises:
+            TransferFailed: not an address of this machine, or no port is left.
         """
         self._timeout_s = timeout_s
-        self._store = dist.TCPStore(
-            host, 0, 2, is_master=True, timeout=timedelta(seconds=timeout_s), wait_for_workers=False
-        )
+        try:
+            port, listener = _listen(host)
+            self._store = dist.TCPStore(
+                host, port, 2, is_master=True, timeout=timedelta(seconds=timeout_s),
+                wait_for_workers=False, master_listen_fd=listener,
+            )  # fmt: skip
+        except (OSError, RuntimeError) as error:
+            raise TransferFailed(f"no link can listen at {host}: {error}") from error
         self.address = LinkAddress(host, self._store.port, epoch)
 
     def accept(self, device: torch.device) -> PairLink:
         """Wait for the sender.  Raises TransferFailed: none came in time."""
         return _connect(self._store, self.address, RECEIVER, device, self._timeout_s)
+
+
+def _listen(host: str) -> tuple[int, int]:
+    """A port of this address alone, and the socket's descriptor: a store by itself takes all."""
+    with socket.create_server((host, 0), backlog=8) as server:
+        return int(server.getsockname()[1]), server.detach()
 
 
 def join(address: LinkAddress, device: torch.device, *, timeout_s: float) -> PairLink:

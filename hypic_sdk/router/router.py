@@ -12,18 +12,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
-from hypic_sdk.errors import RequestError, WorkerLost
+from hypic_sdk.errors import HypicError, RequestError, WorkerLost
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentId
 from hypic_sdk.router.answers import joined_answer
 from hypic_sdk.router.assignment import Assign, WorkerId, longest_first
 from hypic_sdk.router.costs import CostModel
 from hypic_sdk.router.dispatch import DispatchPlan, Segment, plan_dispatch
+from hypic_sdk.router.in_flight import Dispatched, WorkerTally
 from hypic_sdk.router.membership import Membership, WorkerState
 from hypic_sdk.router.placement_index import Place, PlacementIndex
 from hypic_sdk.router.warm_split import WarmSplit
-from hypic_sdk.transport.control import Question
+from hypic_sdk.transport.control import Alive, EntriesChanged, Question
 from hypic_sdk.transport.events import Event, events_until_last, failed, is_last
 from hypic_sdk.transport.messages import (
     EngineRequest,
@@ -40,13 +42,16 @@ MAX_SESSIONS = 100_000
 """Sessions whose worker is remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Dispatched:
-    """One request in flight."""
+READING = frozenset({Question.PROBE, Question.USAGE, Question.LOOK, Question.HOLDINGS})
+"""Questions that change nothing: who does not answer now is left out."""
 
-    message: EngineRequest
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """Where a session's chain lies, and how much of the next prompt it stands for."""
+
     worker: WorkerId
-    plan: DispatchPlan
+    live_tokens: int
 
 
 @final
@@ -66,9 +71,10 @@ class Router:
         self._members = members or Membership()
         self._index = PlacementIndex()
         self._ports: dict[WorkerId, WorkerPort] = {}
-        self._in_flight: dict[str, _Dispatched] = {}
+        self._in_flight: dict[str, Dispatched] = {}
+        self._tallies: dict[WorkerId, WorkerTally] = {}
         self._splits: dict[str, WarmSplit] = {}
-        self._sessions: OrderedDict[tuple[str, str], WorkerId] = OrderedDict()
+        self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
 
     # -- workers
 
@@ -79,10 +85,30 @@ class Router:
             self._members.join(worker)
             self._members.ready(worker)
 
-    def heard(self, worker: WorkerId) -> None:
-        """A worker gave a sign of life."""
+    def heard(self, worker: WorkerId, alive: Alive | None = None) -> None:
+        """A worker gave a sign of life, perhaps with what it counts."""
         with self._lock:
             self._members.heard(worker)
+            if alive is not None:
+                self._tallies[worker] = self._tally(worker).heard(alive)
+
+    def entries_changed(self, worker: WorkerId, changed: EntriesChanged) -> None:
+        """A worker tells what it holds now, and what no more."""
+        with self._lock:
+            if worker not in self._ports:  # it is gone: what it held went with it
+                return
+            for name in changed.made:
+                self._index.hold(Place(name.namespace, name.segment_id), worker)
+            for name in changed.gone:
+                self._index.drop(Place(name.namespace, name.segment_id), worker)
+
+    def tallies(self) -> dict[WorkerId, WorkerTally]:
+        """What each worker did so far; those that are gone stay in the list."""
+        with self._lock:
+            return dict(self._tallies)
+
+    def _tally(self, worker: WorkerId) -> WorkerTally:
+        return self._tallies.get(worker, WorkerTally())
 
     def drain(self, worker: WorkerId) -> None:
         """Give a worker nothing new."""
@@ -128,8 +154,14 @@ class Router:
                     "a request of that id is in flight", request_id=message.request_id
                 )
             plan = self.plan(message)
-            port = self._ports[plan.combine]
-            self._begin(message, plan)
+            known = Dispatched(message, listener, plan.combine, plan)
+            self._in_flight[message.request_id] = known
+            self._begin(known)
+        self._send(known, replace(message, placements=placements_of(plan)))
+
+    def _send(self, known: Dispatched, message: EngineRequest) -> None:
+        """Hand a request to the worker that it was booked for."""
+        plan = known.plan
         logger.info(
             "dispatched request=%s worker=%s cold=%d elsewhere=%d predicted_ms=%.0f",
             message.request_id,
@@ -138,8 +170,46 @@ class Router:
             len(plan.hits),
             plan.predicted_ms,
         )
-        hinted = replace(message, placements=placements_of(plan))
-        port.submit(hinted, lambda event: self._take(event, listener))
+        with self._lock:
+            port = self._ports.get(plan.combine)
+        take = partial(self._take, known, known.num_tries)
+        try:
+            if port is None:
+                raise WorkerLost(f"worker {plan.combine} is gone")
+            port.submit(message, take)
+        except WorkerLost as error:
+            take(failed(message.request_id, error, is_warm=False))
+        except BaseException:
+            with self._lock:
+                self._over(known)
+            raise
+        if known.is_cancelled and port is not None:  # before there was anything to cancel
+            port.cancel(message.request_id)
+
+    def _send_again(self, known: Dispatched, lost: TokenEvent) -> None:
+        """Another worker answers instead, by itself: what killed one worker meets no third.
+
+        The time of the request runs on.  Without another worker it ends.
+        """
+        with self._lock:
+            loads_ms = self._members.loads_ms()
+            loads_ms.pop(known.worker, None)
+            if known.is_cancelled or not loads_ms:
+                self._in_flight.pop(known.message.request_id, None)
+                known.num_tries += 1
+                loads_ms = {}
+            else:
+                worker = min(loads_ms, key=lambda worker: loads_ms[worker])
+                segments = self._segments(known.message) if known.message.reuse else {}
+                cold = tuple(i for i, one in segments.items() if worker not in one.holders)
+                known.plan = DispatchPlan(worker, {worker: cold} if cold else {}, {}, 0.0)
+                known.worker = worker
+                known.num_tries += 1
+                self._begin(known)
+        if loads_ms:
+            self._send(known, known.timed())
+        else:
+            known.listener(lost)
 
     def plan(self, message: EngineRequest) -> DispatchPlan:
         """How a request would be dispatched now.  Raises WorkerLost: no worker is ready."""
@@ -147,7 +217,7 @@ class Router:
             loads_ms = self._members.loads_ms()
             if not loads_ms:
                 raise WorkerLost("no worker is ready; try again")
-            session = (message.namespace, message.session_id or "")
+            session = self._sessions.get((message.namespace, message.session_id or ""))
             segments = self._segments(message) if message.reuse else {}
             in_segments = sum(segment.num_tokens for segment in segments.values())
             return plan_dispatch(
@@ -155,7 +225,8 @@ class Router:
                 message.prompt.num_tokens - in_segments,
                 loads_ms,
                 self._costs,
-                preferred=self._sessions.get(session),
+                preferred=None if session is None else session.worker,
+                chained_tokens=0 if session is None else session.live_tokens,
                 assign=self._assign,
             )
 
@@ -173,47 +244,71 @@ class Router:
                 )
         return found
 
-    def _begin(self, message: EngineRequest, plan: DispatchPlan) -> None:
+    def _begin(self, known: Dispatched) -> None:
         """Book a plan: who makes what, and what everybody has before it now."""
+        message, plan = known.message, known.plan
+        tally = self._tally(plan.combine)
+        self._tallies[plan.combine] = replace(tally, num_dispatched=tally.num_dispatched + 1)
         tokens = {
             part.segment_id: len(part.token_ids)
             for part in message.prompt.parts
             if part.segment_id is not None
         }
-        self._in_flight[message.request_id] = _Dispatched(message, plan.combine, plan)
         for worker, ids in plan.cold.items():
             cost_ms = sum(self._costs.cold(tokens[id_]) for id_ in ids)
-            self._members.begin(worker, f"{message.request_id}/cold", cost_ms)
+            self._members.begin(worker, f"cold/{message.request_id}", cost_ms)
             for id_ in ids:
                 self._index.begin(Place(message.namespace, id_), worker)
-        live_ms = self._costs.live(message.prompt.num_tokens - sum(tokens.values()))
-        self._members.begin(plan.combine, message.request_id, live_ms)
+        live_tokens = message.prompt.num_tokens - sum(tokens.values())
+        live_ms = self._costs.live(live_tokens)
+        self._members.begin(plan.combine, f"answer/{message.request_id}", live_ms)
         if message.session_id is not None:
             session = (message.namespace, message.session_id)
-            self._sessions[session] = plan.combine
+            self._sessions[session] = _Session(plan.combine, live_tokens)
             self._sessions.move_to_end(session)
             while len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
 
-    def _take(self, event: Event, listener: Callable[[Event], None]) -> None:
+    def _take(self, known: Dispatched, num_tries: int, event: Event) -> None:
         """Learn from an event of a request, and hand it on."""
         assert isinstance(event, TokenEvent), "a request has token events"
         with self._lock:
-            known = self._in_flight.get(event.request_id)
-            if known is not None:
+            if known.num_tries != num_tries:  # it went to another worker
+                return
+            goes_again = is_last(event) and known.may_go_again(event)
+            if event.error is None:
                 self._members.heard(known.worker)
-                if event.token_ids or is_last(event):
-                    self._made(known, event)
-                if is_last(event):
-                    del self._in_flight[event.request_id]
-                    self._members.end(known.worker, event.request_id)
-        listener(event)
+            if event.token_ids or is_last(event):
+                self._made(known, event)
+            if is_last(event):
+                self._note_end(known, event)
+                self._over(known, keep=goes_again)
+            known.has_spoken = True
+        if goes_again:
+            self._send_again(known, event)
+        else:
+            known.listener(event)
 
-    def _made(self, known: _Dispatched, event: TokenEvent) -> None:
+    def _note_end(self, known: Dispatched, event: TokenEvent) -> None:
+        code = None if event.error is None else event.error["code"]
+        if code in (WorkerError.code, WorkerLost.code):
+            tally = self._tally(known.worker)
+            self._tallies[known.worker] = replace(tally, num_failed=tally.num_failed + 1)
+
+    def _over(self, known: Dispatched, *, keep: bool = False) -> None:
+        """Its worker has nothing of it before it any more; unless kept, it is no longer known."""
+        request_id = known.message.request_id
+        for worker in known.plan.cold:
+            self._members.end(worker, f"cold/{request_id}")
+        self._members.end(known.worker, f"answer/{request_id}")
+        if not keep and self._in_flight.get(request_id) is known:
+            del self._in_flight[request_id]
+
+    def _made(self, known: Dispatched, event: TokenEvent) -> None:
         """The first token is there, so every cold segment is; or the request failed."""
         namespace = known.message.namespace
         for worker, ids in known.plan.cold.items():
-            self._members.end(worker, f"{event.request_id}/cold")
+            self._members.end(worker, f"cold/{event.request_id}")
             for id_ in ids:
                 if self._index.maker(Place(namespace, id_)) == worker:
                     self._index.drop(Place(namespace, id_), worker)
@@ -226,11 +321,14 @@ class Router:
 
     def cancel(self, request_id: str) -> None:
         """Ask for the end of a request."""
+        with self._lock:
+            known = self._in_flight.get(request_id)
+            if known is not None:
+                known.is_cancelled = True
+            split = self._splits.get(request_id)
         port = self._port_of(request_id)
         if port is not None:
             port.cancel(request_id)
-        with self._lock:
-            split = self._splits.get(request_id)
         if split is not None:
             split.cancel()
 
@@ -248,6 +346,10 @@ class Router:
     def _submit_warm(self, message: WarmRequest, listener: Callable[[Event], None]) -> None:
         """Spread the segments of a warm request over the workers, longest first."""
         with self._lock:
+            if message.request_id in self._splits:
+                raise RequestError(
+                    "a request of that id is in flight", request_id=message.request_id
+                )
             loads_ms = self._members.loads_ms()
             if not loads_ms:
                 raise WorkerLost("no worker is ready; try again")
@@ -289,9 +391,10 @@ class Router:
 
     def probe(self, parts: Sequence[PromptPart], namespace: str) -> Sequence[bool]:
         """Whether each segment is held by anybody."""
-        held = [False] * len(parts)
-        for port in self._all_ports():
-            held = [a or b for a, b in zip(held, port.probe(parts, namespace), strict=True)]
+        try:
+            held: Sequence[bool] = self.ask(Question.PROBE, parts, namespace)
+        except WorkerLost:
+            return [False] * len(parts)
         return held
 
     def ask(
@@ -301,13 +404,24 @@ class Router:
         namespace: str = "",
         number: int = 0,
     ) -> Any:
-        """Ask every worker, and join their answers."""
-        ports = self._all_ports()
-        if not ports:
+        """Ask every worker, and join their answers.
+
+        Who is silent, or goes away meanwhile, is left out of a question that only reads; one that
+        is to change something must reach everybody who is there.
+        """
+        is_reading = question in READING
+        answers = []
+        for worker, port in self._all_ports(only_ready=is_reading):
+            try:
+                answers.append(port.ask(question, parts, namespace, number))
+            except WorkerLost:
+                if not is_reading and self._is_here(worker, port):
+                    raise
+        if not answers:
             raise WorkerLost("no worker is ready; try again")
-        return joined_answer(
-            question, [port.ask(question, parts, namespace, number) for port in ports]
-        )
+        if question is Question.CLEAR:
+            self._forget_namespace(namespace)
+        return joined_answer(question, answers)
 
     def delete(self, parts: Sequence[PromptPart], namespace: str) -> None:
         """Drop entries and chains on every worker."""
@@ -315,12 +429,18 @@ class Router:
             self._index.delete(
                 Place(namespace, part.segment_id) for part in parts if part.segment_id is not None
             )
-        for port in self._all_ports():
+        for _, port in self._all_ports():
             port.delete(parts, namespace)
 
-    def _all_ports(self) -> list[WorkerPort]:
+    def _all_ports(self, *, only_ready: bool = False) -> list[tuple[WorkerId, WorkerPort]]:
         with self._lock:
-            return list(self._ports.values())
+            ready = self._members.loads_ms() if only_ready else {}
+            ports = list(self._ports.items())
+        return [one for one in ports if one[0] in ready] or ports
+
+    def _is_here(self, worker: WorkerId, port: WorkerPort) -> bool:
+        with self._lock:
+            return self._ports.get(worker) is port
 
 
 def placements_of(plan: DispatchPlan) -> tuple[Placement, ...]:

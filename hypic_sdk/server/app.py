@@ -11,6 +11,7 @@ from hypic_sdk.server.door import door, errors_and_metrics, tell_request_id
 from hypic_sdk.server.drain import Drain
 from hypic_sdk.server.openapi import document
 from hypic_sdk.server.routes.table import ROUTES, Handler
+from hypic_sdk.server.sampler import Sampler
 from hypic_sdk.server.settings import ServerSettings
 from hypic_sdk.server.site import SITE, OpenService, Site
 from hypic_sdk.server.tenants import Tenants
@@ -77,9 +78,11 @@ def _openapi(text: str) -> Handler:
 
 
 async def _pools(app: web.Application) -> AsyncIterator[None]:
-    upkeep = asyncio.ensure_future(Upkeep(app[SITE]).run())
+    site = app[SITE]
+    tasks = {asyncio.ensure_future(one.run()) for one in (Upkeep(site), Sampler(site))}
     yield
-    upkeep.cancel()
-    await asyncio.wait({upkeep})
-    app[SITE].prepare.close()
-    app[SITE].waiting.close()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    site.prepare.close()
+    site.waiting.close()

@@ -21,11 +21,20 @@ def page_query(request: web.Request) -> tuple[str | None, int]:
     Raises:
         RequestError: a limit that is no number, or out of bounds.
     """
-    text = request.query.get("limit", "100")
+    return request.query.get("after"), limit_query(request, usual=100, most=MAX_PAGE)
+
+
+def limit_query(request: web.Request, *, usual: int, most: int) -> int:
+    """`limit`: 1 to `most`; left out, it is `usual`, or `most` if that is less.
+
+    Raises:
+        RequestError: it is no number, or out of bounds.
+    """
+    text = request.query.get("limit", str(min(usual, most)))
     limit = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
-    if not 1 <= limit <= MAX_PAGE:
-        raise RequestError(f"limit is a number from 1 to {MAX_PAGE}", param="limit", limit=MAX_PAGE)
-    return request.query.get("after"), limit
+    if not 1 <= limit <= most:
+        raise RequestError(f"limit is a number from 1 to {most}", param="limit", limit=most)
+    return limit
 
 
 def said_query(request: web.Request) -> Metadata | None:

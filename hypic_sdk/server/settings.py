@@ -30,9 +30,13 @@ class ServerSettings:
     drain_s: float = 30.0  # how long a stop waits for what is in flight
     upkeep_s: float = 1.0  # how soon an engine that was started again is told of pins and limits
     sweep_s: float = 15.0  # how often what is over is removed; nobody finds it in the meantime
+    keep_requests: int = 100  # of each tenant, the latest, without their texts
+    keep_samples: int = 720  # of the pools; with `sample_s` an hour
+    sample_s: float = 5.0  # how often the pools are looked at
     keep_alive_s: float = 15.0  # a silent stream says a comment that often
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "prepare_threads", "worker_threads"):
+        names = ("max_body_bytes", "prepare_threads", "worker_threads", "keep_requests")
+        for name in (*names, "keep_samples"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")

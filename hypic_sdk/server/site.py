@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from hypic_sdk.errors import CapacityError, QueueFull
 from hypic_sdk.prompt.catalog import CatalogLimits
 from hypic_sdk.server.drain import Drain
 from hypic_sdk.server.quota import Quota
+from hypic_sdk.server.recent import RecentRequests
 from hypic_sdk.server.settings import ServerSettings
 from hypic_sdk.server.tenants import Tenant, Tenants
 from hypic_sdk.server.tracing import Trace, Tracing
@@ -22,18 +24,21 @@ from hypic_sdk.server.work_pool import WorkPool
 from hypic_sdk.server.worker_status import WorkerStatus
 from hypic_sdk.service import Service
 from hypic_sdk.telemetry import Telemetry
+from hypic_sdk.wire.recent import CacheSample
 
 OpenService = Callable[[str, CatalogLimits], Service]
 
 
 @final
 class Desk:
-    """One tenant's service, warm jobs and quota."""
+    """One tenant's service, warm jobs, quota, and what happened lately."""
 
-    def __init__(self, service: Service, quota: Quota, *, keep_jobs_s: float) -> None:
+    def __init__(self, service: Service, quota: Quota, settings: ServerSettings) -> None:
         self.service = service
         self.quota = quota
-        self.jobs = WarmBoard(max_running=quota.warm_jobs, keep_s=keep_jobs_s)
+        self.jobs = WarmBoard(max_running=quota.warm_jobs, keep_s=settings.keep_jobs_s)
+        self.recent = RecentRequests(service.facts, settings.keep_requests)
+        self.history: deque[CacheSample] = deque(maxlen=settings.keep_samples)
         self.generation = 0  # of the store that knows this tenant's wishes
         self.num_in_flight = 0
         service.segments.keeper.cached_bytes_limit = quota.cached_bytes
@@ -104,7 +109,7 @@ class Site:
     async def _open(self, tenant: Tenant) -> Desk:
         quota = tenant.quota or self.settings.quota
         service = await self.waiting.run(self.open_service, tenant.namespace, quota.of_texts)
-        return Desk(service, quota, keep_jobs_s=self.settings.keep_jobs_s)
+        return Desk(service, quota, self.settings)
 
     def check_ready(self) -> None:
         """Raises CapacityError: the engine is not there yet, or is being started again."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import final
 
 from hypic_sdk.errors import JobNotFound, QueueFull
@@ -26,17 +27,28 @@ class WarmBoard:
         self._clock = clock
         self._jobs: dict[str, WarmJob] = {}
         self._ended_s: dict[str, float] = {}
+        self._num_opening = 0  # that have a place and are not added yet
 
-    def check_room(self) -> None:
-        """Raises QueueFull: as many jobs run as may run."""
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place for one more job, which is added inside of the block or not at all.
+
+        Raises:
+            QueueFull: as many jobs run, or are about to, as may run.
+        """
         self._tidy()
-        num_running = self.num_running
+        num_running = self.num_running + self._num_opening
         if num_running >= self._max_running:
             raise QueueFull(
                 f"{num_running} warm jobs are running, no more may",
                 quota="warm_jobs",
                 limit=self._max_running,
             )
+        self._num_opening += 1
+        try:
+            yield
+        finally:
+            self._num_opening -= 1
 
     @property
     def num_running(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, final
 
@@ -153,6 +153,11 @@ class SegmentService:
     def retrieve(self, id_: str) -> SegmentObject:
         """One registered segment.  Raises SegmentNotFound."""
         return self._object(self._find(id_))
+
+    def titles(self, ids: Iterable[str]) -> dict[str, str]:
+        """Titles by id, of those that are registered and have one."""
+        found = (self._catalog.get(id_) for id_ in ids)
+        return {one.id: one.title for one in found if one is not None and one.title is not None}
 
     def find_external(self, external_id: str) -> SegmentObject:
         """The segment of a caller's own id.  Raises SegmentNotFound."""

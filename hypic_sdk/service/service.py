@@ -239,6 +239,4 @@ class Service:
         # a cut text, or one whose tokens say more than it, would not be these tokens
         if session_id is None or reply.was_cut or self._tokenizer.has_hidden(reply.token_ids):
             return
-        if reply.content != reply.text:
-            return  # the caller sends reasoning and calls back in fields of their own
         self._sessions.remember(session_id, reply.text, reply.token_ids)

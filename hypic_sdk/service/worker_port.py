@@ -1,4 +1,4 @@
-"""What the text wing asks of a worker: the port stands in the corridor, where routers see it too."""
+"""What the text wing asks of a worker; the port stands in the corridor, where routers see it."""
 
 from __future__ import annotations
 

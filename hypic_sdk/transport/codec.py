@@ -19,6 +19,7 @@ from hypic_sdk.transport.control import (
     CancelRequest,
     EngineFailed,
     EngineReady,
+    EntriesChanged,
     FinishRequest,
     PeerLost,
     RequestsBegun,
@@ -33,6 +34,7 @@ Message = (
     | FinishRequest
     | PeerLost
     | Alive
+    | EntriesChanged
     | RequestsBegun
     | Ask
     | TokenEvent
@@ -54,6 +56,7 @@ TAGS: Mapping[bytes, type[Any]] = MappingProxyType(
         b"finish": FinishRequest,
         b"lost": PeerLost,
         b"alive": Alive,
+        b"entries": EntriesChanged,
         b"begun": RequestsBegun,
         b"ask": Ask,
         b"token": TokenEvent,

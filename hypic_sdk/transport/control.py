@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from hypic_sdk.prompt.segment import PromptPart
+from hypic_sdk.prompt.segment import PromptPart, SegmentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,29 @@ class RequestsBegun:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A sign of life of one worker of several, about once a second."""
+    """A sign of life of one worker of several, about once a second, with what it counts."""
 
     worker: str
+    num_fetched: int = 0  # entries that came from other workers
+    num_not_fetched: int = 0  # entries that were asked for and did not come
+    fetched_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EntryName:
+    """An entry as a router knows it: the text, and whose it is."""
+
+    namespace: str
+    segment_id: SegmentId
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesChanged:
+    """What one worker of several holds now that it did not, and holds no more."""
+
+    worker: str
+    made: tuple[EntryName, ...] = ()
+    gone: tuple[EntryName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

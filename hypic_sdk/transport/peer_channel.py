@@ -18,6 +18,7 @@ from hypic_sdk.errors import WorkerLost
 from hypic_sdk.transport import codec
 from hypic_sdk.transport.peer_messages import PeerMessage
 
+WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 MAX_QUEUED = 1000  # messages to a peer that does not read them: then it counts as lost
 
 
@@ -41,7 +42,7 @@ class PeerChannel:
         self._is_closed = False
 
     def _path(self, worker: str) -> Path:
-        assert re.fullmatch(r"[A-Za-z0-9_-]{1,40}", worker), f"not a worker id: {worker!r}"
+        assert WORKER_ID.fullmatch(worker), f"not a worker id: {worker!r}"
         return self._folder / f"peer-{worker}.sock"
 
     def send(self, worker: str, message: PeerMessage) -> None:
@@ -56,7 +57,7 @@ class PeerChannel:
                 raise WorkerLost("the channel to other workers is closed")
             sender = self._senders.get(worker)
             if sender is None:
-                if not self._path(worker).exists():
+                if not WORKER_ID.fullmatch(worker) or not self._path(worker).exists():
                     raise WorkerLost(f"there is no worker {worker}")
                 sender = self._senders[worker] = self._connect(worker)
             try:

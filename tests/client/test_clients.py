@@ -23,6 +23,7 @@ from hypic_sdk.errors import (
     SegmentNotFound,
     SegmentsMissing,
     UnknownModel,
+    UnsupportedOption,
     WorkerLost,
 )
 from hypic_sdk.prompt.segment import segment_id
@@ -146,6 +147,18 @@ class TestChat:
         assert reply.choices[0].message.content == SAID
         assert [one.status for one in reply.cache.segments] == ["hit", "cold"]
         assert reply.request_id == worker.last.request_id
+
+    def test_the_server_finds_registered_texts_in_plain_ones(self, client):
+        text = "Norwick lies on the river Ash, and the river is slow. " * 8
+        made = client.segments.create(text, warm="wait")
+        asked = [{"role": "user", "content": f"Read: {text} Where?"}]
+        plain = client.chat.completions.create(messages=asked)
+        found = client.chat.completions.create(messages=asked, hypic={"auto_segment": "exact"})
+        assert plain.cache.segments == ()
+        [use] = found.cache.segments
+        assert (use.segment_id, use.status, use.part) == (made.id, "hit", (0, 0))
+        with pytest.raises(UnsupportedOption):
+            client.chat.completions.create(messages=asked, hypic={"auto_segment": "fuzzy"})
 
     def test_streams_and_the_whole_reply_after_them(self, client):
         chunks = list(client.chat.completions.create(messages=ASK, stream=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -52,7 +53,7 @@ def read(text: str, cuts: Sequence[int] = (), rules: ReplyRules = ALL) -> list[S
     reader = ReplyReader(rules)
     edges = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     said: list[Said] = []
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in itertools.pairwise(edges):
         said += reader.push(text[start:stop])
     return ReplyReader._joined(iter([*said, *reader.finish()]))
 

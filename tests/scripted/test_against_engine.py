@@ -49,7 +49,19 @@ def requests(seed: int) -> list[dict[str, Any]]:
         if rng.random() < 0.3:
             turn = [{"role": "assistant", "content": "Ada."}, {"role": "user", "content": "Why?"}]
             made.append({**one, "messages": [*one["messages"], *turn]})
-    return made
+    return made + long_conversations()
+
+
+def long_conversations() -> list[dict[str, Any]]:
+    """One of many turns, then others that leave it at each of them."""
+    turns = [{"role": "system", "content": SYSTEM}]
+    for number in range(4):
+        turns.append({"role": "user", "content": f"What is number {number}?"})
+        turns.append({"role": "assistant", "content": f"It is {number}."})
+    asked = [turns[:-1]]
+    for stop in range(1, len(turns), 2):
+        asked.append([*turns[:stop], {"role": "user", "content": f"And {stop}?"}])
+    return [{"messages": messages, "max_tokens": 0} for messages in asked]
 
 
 def without_times(report: CacheReport | None) -> CacheReport:

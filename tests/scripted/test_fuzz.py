@@ -33,16 +33,17 @@ VALUES = st.recursive(
 SCHEMAS = st.dictionaries(NAMES, VALUES, max_size=5)
 TOOLS = st.lists(
     st.fixed_dictionaries(
-        {"type": st.just("function")},
-        optional={
+        {
+            "type": st.just("function"),
             "function": st.fixed_dictionaries(
-                {"name": st.sampled_from(["add", "a-b", "a b", ""])},
+                {"name": st.sampled_from(["add", "a-b", "a.b"])},
                 optional={"parameters": SCHEMAS, "description": st.text(max_size=8)},
             ),
-            "more": VALUES,
         },
+        optional={"more": VALUES},
     ),
     max_size=2,
+    unique_by=lambda tool: tool["function"]["name"],
 )
 CHOICES = (
     st.sampled_from(["none", "auto", "required"])
@@ -52,7 +53,7 @@ CHOICES = (
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "tools": TOOLS | VALUES,
     "tool_choice": CHOICES,
-    "parallel_tool_calls": st.booleans() | VALUES,
+    "parallel_tool_calls": st.booleans(),
     "response_format": st.fixed_dictionaries(
         {"type": st.just("json_schema")},
         optional={"json_schema": st.fixed_dictionaries({"name": st.just("n"), "schema": SCHEMAS})},
@@ -67,12 +68,15 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
             "grammar": st.text('start: "ab|()\n', max_size=16),
         },
     ),
-    "logit_bias": st.dictionaries(st.text("0123456789", max_size=9), st.integers(-101, 101)),
-    "n": st.integers(0, 3),
+    "logit_bias": st.dictionaries(
+        st.integers(0, 9000).map(str), st.integers(-100, 100), max_size=3
+    ),
+    "n": st.integers(1, 3),
     "max_tokens": st.integers(0, 20),
     "prompt_logprobs": st.integers(0, 3),
-    "stop": VALUES,
-    "chat_template_kwargs": st.just({"enable_thinking": True}) | VALUES,
+    "stop": st.lists(st.text("a 3<{", min_size=1, max_size=2), max_size=2) | VALUES,
+    "chat_template_kwargs": st.just({"enable_thinking": True})
+    | st.dictionaries(NAMES.filter(str.isidentifier), VALUES, max_size=2),
 }
 
 

@@ -240,6 +240,31 @@ class TestKeysFile:
         assert tenants.of(RED["Authorization"]).name == "red"
         assert tenants.of(BLUE["Authorization"]).namespace == "blue"
 
+    def test_quotas_of_a_tenant(self, tmp_path):
+        path = tmp_path / "keys"
+        path.write_text(
+            "red key-of-red-0123456789 num_segments=7 text_bytes=3MiB # little\n"
+            "red second-key-of-red-0123\nblue key-of-blue-0123456789\n"
+        )
+        tenants = Tenants.from_file(path)
+        red = tenants.of(RED["Authorization"])
+        assert red == tenants.of("Bearer second-key-of-red-0123")
+        assert red.quota == Quota(num_segments=7, text_bytes=3 * MIB)
+        assert tenants.of(BLUE["Authorization"]).quota is None
+        assert [one.name for one in tenants.all] == ["red", "blue"]
+
+    @pytest.mark.parametrize(
+        "words",
+        ["segments=7", "text_bytes", "text_bytes=", "text_bytes=-1", "text_bytes=3mb",
+         "in_flight=x", "in_flight=1 in_flight=2",
+         "in_flight=1\nred second-key-of-red-0123 in_flight=2"],
+    )  # fmt: skip
+    def test_quotas_that_are_none(self, tmp_path, words):
+        path = tmp_path / "keys"
+        path.write_text(f"red key-of-red-0123456789 {words}\n")
+        with pytest.raises(ConfigError, match="keys:"):
+            Tenants.from_file(path)
+
     @pytest.mark.parametrize(
         "text",
         ["", "red", "red short", "a/b key-of-red-0123456789", "a b c", "r k" * 9,

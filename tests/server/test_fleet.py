@@ -1,4 +1,4 @@
-"""Real engine processes behind one router: they share work, they die, the request ends all the same."""
+"""Real engine processes behind one router: they share work, they die, requests end all the same."""
 
 from __future__ import annotations
 

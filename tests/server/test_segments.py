@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hypic_sdk.errors import QueueFull
 from hypic_sdk.prompt.segment import segment_id
 from hypic_sdk.server.quota import Quota
 from hypic_sdk.server.settings import ServerSettings
@@ -147,6 +148,17 @@ class TestWarm:
             assert (answer.status, answer.error["code"]) == (404, "job_not_found")
 
 
+def test_jobs_that_are_being_begun_count_as_running():
+    """Two calls that meet do not both have the last place."""
+    board = WarmBoard(max_running=1, keep_s=60.0)
+    with board.place():
+        with pytest.raises(QueueFull) as caught, board.place():
+            pass
+        assert caught.value.details == {"quota": "warm_jobs", "limit": 1}
+    with board.place():  # the other was not begun after all
+        pass
+
+
 def test_jobs_are_forgotten_some_time_after_their_end():
     times_s = iter((0.0, 0.0, 50.0, 61.0))
     board = WarmBoard(max_running=1, keep_s=60.0, clock=lambda: next(times_s))
@@ -154,7 +166,7 @@ def test_jobs_are_forgotten_some_time_after_their_end():
     texts = RegisterRequest(segments=[{"text": "A town"}])
     [segment] = over.segments.register_each(texts).data
     job = over.segments.warm(SegmentIds(segment_ids=[segment.id]))
-    board.check_room()
-    board.add(job)
+    with board.place():
+        board.add(job)
     job.wait(timeout_s=10)
     assert [len(board.snapshots()) for _ in range(3)] == [1, 1, 0]

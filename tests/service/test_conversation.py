@@ -139,7 +139,7 @@ class TestMessages:
 
     @pytest.mark.parametrize(
         ("arguments", "given"),
-        [('{"town": "Norwick"}', {"town": "Norwick"}), ("[1]", "[1]"), ("{", "{"), ("", "")],
+        [('{"town": "Norwick"}', {"town": "Norwick"}), ("[1]", "[1]"), ("{", "{"), ("", {})],
     )
     def test_arguments_are_an_object_where_their_text_is_one(self, arguments, given):
         call = {"id": "c", "function": {"name": "look_up", "arguments": arguments}}

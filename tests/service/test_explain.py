@@ -118,6 +118,8 @@ class TestTokensOfPartsAndOfTheWhole:
             chat(documents=[{"text": LONG}], documents_numbering="brackets"),
             plain([{"type": "segment", "text": LONG}, "Where is it?"]),
             plain([{"type": "segment", "text": LONG.strip()}, "\n\nWhere is it?"]),
+            # " works" would be one token, but a space is a good place for a border
+            plain([{"type": "segment", "text": LONG}, "works who there?"]),
             chat("Where?"),
         ],
     )

@@ -262,6 +262,14 @@ class TestSeveral:
             assert {choice.finish_reason for choice in reply.choices} == {"stop"}
             assert reply.usage.completion_tokens >= 3
 
+    def test_a_stop_ends_the_reply_in_the_engine(self):
+        rules = (Rule(reply=Answer(content="a stop" + " b" * 400)),)
+        with LocalHypic.scripted(Script(rules, token_ms=5)) as local:
+            reply = local.chat.completions.create(messages=ASK, n=3, stop="stop", max_tokens=400)
+            assert [choice.message.content for choice in reply.choices] == ["a "] * 3
+            # all three at once, and none of them goes on to its end
+            assert reply.usage.completion_tokens < 300
+
     def test_plain_completions(self):
         rules = (Rule(reply=(Answer(content="one"), Answer(content="two"))),)
         with LocalHypic.scripted(Script(rules)) as local:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from hypic_sdk.errors import CapacityError, HypicError, RequestCancelled
 from hypic_sdk.server.bodies import parsed, read_body
 from hypic_sdk.server.envelope import dumped, envelope
 from hypic_sdk.server.meter import Meter
+from hypic_sdk.server.recent import Asked, asked_of
 from hypic_sdk.server.replies import reply
 from hypic_sdk.server.site import (
     ERROR_CODE,
@@ -26,7 +28,7 @@ from hypic_sdk.server.site import (
     trace_of,
 )
 from hypic_sdk.server.sse import DONE, EventWriter, Patient
-from hypic_sdk.server.tracing import Trace, timed
+from hypic_sdk.server.tracing import timed
 from hypic_sdk.server.warm_board import ended
 from hypic_sdk.service import AsyncReplyStream, GrowingReply, PreparedRequest, ReplyDelta, Service
 from hypic_sdk.service.separated import GenerateChunks, whole_generate
@@ -110,7 +112,8 @@ async def _answer(
             job = await site.prepare.run(desk.service.keep_text, body)
             if job is not None:
                 await ended(job)
-        async with _under_way(site, desk, prepared, trace_of(request)) as (stream, deltas):
+        asked = asked_of(body, time.time())
+        async with _under_way(request, desk, prepared, asked) as (stream, deltas):
             if body.stream:
                 return await _stream(request, kind, desk.service, stream, deltas)
             async for _ in deltas:
@@ -138,9 +141,10 @@ def _dump_whole(kind: Kind[Body], service: Service, reply: GrowingReply) -> str:
 
 @asynccontextmanager
 async def _under_way(
-    site: Site, desk: Desk, prepared: PreparedRequest, trace: Trace
+    request: web.Request, desk: Desk, prepared: PreparedRequest, asked: Asked
 ) -> AsyncIterator[tuple[AsyncReplyStream, Meter]]:
     """A submitted request; leaving the block early, as when the caller goes away, cancels it."""
+    site, begun_s = site_of(request), time.monotonic()
     stream = desk.service.async_stream(prepared)
     meter = Meter(stream, site.telemetry)
     with (
@@ -152,10 +156,19 @@ async def _under_way(
         try:
             await site.prepare.run(stream.submit)
             yield stream, meter
+        except HypicError as error:
+            request[ERROR_CODE] = error.code
+            raise
         finally:
             stream.close()
             meter.close()
-            meter.trace(trace)
+            meter.trace(trace_of(request))
+            desk.recent.note(
+                asked,
+                stream.reply,
+                error_code=request.get(ERROR_CODE),
+                total_ms=1000 * (time.monotonic() - begun_s),
+            )
 
 
 async def _stream(

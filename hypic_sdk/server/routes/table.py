@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from aiohttp import web
 from pydantic import BaseModel
 
-from hypic_sdk.server.routes import cache, generation, health, models, prompts, segments, warm
+from hypic_sdk.server.routes import (
+    cache,
+    generation,
+    health,
+    models,
+    prompts,
+    recent,
+    segments,
+    ui,
+    warm,
+)
 from hypic_sdk.wire.cache_stats import CacheStats, ClearedCache
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
@@ -16,6 +26,7 @@ from hypic_sdk.wire.explain import Explanation
 from hypic_sdk.wire.generate import GenerateReply, GenerateRequest
 from hypic_sdk.wire.limits import MAX_PAGE
 from hypic_sdk.wire.models import ModelList, ModelObject, TokenizeReply
+from hypic_sdk.wire.recent import CacheHistory, RecentRequestList
 from hypic_sdk.wire.replies import CancelledRequest, ChatCompletion, Completion
 from hypic_sdk.wire.segments import (
     DeletedSegment,
@@ -70,6 +81,8 @@ _LIST_QUERY = (
     QueryField("external_id", "only the segment of that name; the others are left out of account"),
 )
 
+_RECENT_QUERY = (QueryField("limit", "how many, usually 20; the server keeps so many", "integer"),)
+
 ROUTES: tuple[Route, ...] = (
     Route(
         "POST", "/v1/chat/completions", generation.chat, ChatRequest, ChatCompletion, streams=True
@@ -84,6 +97,9 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("POST", "/generate", generation.generate, GenerateRequest, GenerateReply, streams=True),
     Route("DELETE", "/v1/requests/{id}", generation.cancel, None, CancelledRequest),
+    Route(
+        "GET", "/v1/requests/recent", recent.requests, None, RecentRequestList, query=_RECENT_QUERY
+    ),
     Route("POST", "/v1/prompts/explain", prompts.explain, ChatRequest, Explanation),
     Route("POST", "/v1/tokenize", prompts.tokenize, ChatRequest, TokenizeReply),
     Route("GET", "/v1/models", models.list_, None, ModelList),
@@ -101,8 +117,11 @@ ROUTES: tuple[Route, ...] = (
     Route("PATCH", "/v1/segments/{id}", segments.update, SegmentUpdate, SegmentObject),
     Route("DELETE", "/v1/segments/{id}", segments.delete, None, DeletedSegment),
     Route("GET", "/v1/cache/stats", cache.stats, None, CacheStats),
+    Route("GET", "/v1/cache/history", recent.history, None, CacheHistory),
     Route("POST", "/v1/cache/clear", cache.clear, None, ClearedCache),
     Route("GET", "/health/live", health.live),
     Route("GET", "/health/ready", health.ready),
     Route("GET", "/metrics", health.metrics),
+    Route("GET", "/ui", ui.page),
+    Route("GET", "/ui/{name}", ui.file),
 )

@@ -26,8 +26,7 @@ async def begin_warm(site: Site, desk: Desk, ids: SegmentIds) -> WarmJob:
         CapacityError: the server or its engine is stopping or starting.
     """
     site.check_ready()
-    with site.drain.entered():
-        desk.jobs.check_room()
+    with site.drain.entered(), desk.jobs.place():
         job = await site.prepare.run(desk.service.segments.warm, ids)
         desk.jobs.add(job)
     return job
