@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,5 +74,8 @@ def run_serve(
         script_file=script_file,
         num_workers=num_workers,
     )
-    said = f"hypic serves {settings.model_name} at %s (Ctrl-C ends it)"
-    asyncio.run(serve(settings, lambda url: console.print(said % url)))
+    asyncio.run(serve(settings, partial(_announce, console, settings.model_name)))
+
+
+def _announce(console: Console, model_name: str, url: str) -> None:
+    console.print(f"hypic serves {model_name} at {url} (Ctrl-C ends it)")

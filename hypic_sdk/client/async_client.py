@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, Unpack, final, overload
 from hypic_sdk.client.async_segments import AsyncSegments
 from hypic_sdk.client.async_stream import AsyncChunkStream
 from hypic_sdk.client.connection import Connection
-from hypic_sdk.client.protocol import chat, completion, either_request, get, looked_at, parsed
+from hypic_sdk.client.protocol import chat, completion, get, looked_at, parsed
 from hypic_sdk.client.retries import Retries
 from hypic_sdk.client.whole import WholeChat, WholeCompletion
 from hypic_sdk.config import environment
@@ -19,7 +19,7 @@ from hypic_sdk.wire.cache_stats import CacheStats
 from hypic_sdk.wire.explain import Explanation
 from hypic_sdk.wire.models import ModelList, ModelObject, TokenizeReply
 from hypic_sdk.wire.replies import ChatCompletion, ChatCompletionChunk, Completion
-from hypic_sdk.wire.shorthand import ChatOptions, CompletionOptions
+from hypic_sdk.wire.shorthand import ChatOptions, CompletionOptions, either_request
 
 DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_TIMEOUT_S = 600.0

@@ -16,23 +16,26 @@ from hypic_sdk.client.connection import Connection
 from hypic_sdk.client.protocol import Call, get, ids, parsed, post, segment_path
 from hypic_sdk.errors import from_payload
 from hypic_sdk.wire.limits import MAX_SEGMENTS_PER_CALL
-from hypic_sdk.wire.parse import parse
+from hypic_sdk.wire.segment_shorthand import (
+    raise_failure,
+    register_request,
+    segment_item,
+    segment_update,
+    selection,
+    warm_request,
+)
 from hypic_sdk.wire.segments import (
     DeletedSegment,
     DeletedSegments,
     MetadataValue,
     RegisterReply,
-    RegisterRequest,
     SegmentList,
     SegmentObject,
-    SegmentSelection,
     SegmentState,
-    SegmentUpdate,
-    WarmCreate,
     WarmJobList,
     WarmJobObject,
 )
-from hypic_sdk.wire.shorthand import SegmentRef, id_of
+from hypic_sdk.wire.shorthand import SegmentRef
 
 Warm = Literal["none", "async", "wait"]
 WarmPriority = Literal["background", "normal"]
@@ -69,16 +72,15 @@ class AsyncSegments:
             priority: 0 to 99: entries of lower priority go first when room is needed.
             warm: also put it into the public pool: in the background, or before this returns.
         """
-        values = {
+        item = {
             "text": text,
             "external_id": external_id,
             "title": title,
             "metadata": metadata,
             "ttl": ttl,
-            "retention": _retention(priority),
+            "priority": priority,
         }
-        items = [_said(values)]
-        [segment] = await self.create_many(items, replace_external=replace_external, warm=warm)
+        [segment] = await self.create_many([item], replace_external=replace_external, warm=warm)
         return segment
 
     async def create_many(
@@ -92,8 +94,10 @@ class AsyncSegments:
 
         Raises:
             RequestError, PoolExhausted: of the first that can not be registered; the others are.
+            HypicError: with `warm="wait"`, why the first that is not warm is not; all are
+                registered.
         """
-        items = [{"text": one} if isinstance(one, str) else _item(one) for one in texts]
+        items = [*map(segment_item, texts)]
         gate = asyncio.Semaphore(_MAX_CALLS)
 
         async def register(batch: builtins.list[dict[str, Any]]) -> builtins.list[SegmentObject]:
@@ -105,13 +109,13 @@ class AsyncSegments:
         if segments and warm != "none":
             job = await self.warm.create(segments)
             if warm == "wait":
-                await job.wait()
+                raise_failure(await job.wait())
         return segments
 
     async def _register(
         self, batch: builtins.list[dict[str, Any]], replace_external: bool
     ) -> builtins.list[SegmentObject]:
-        request = parse(RegisterRequest, {"segments": batch, "replace_external": replace_external})
+        request = register_request(batch, replace_external=replace_external)
         call = post("/v1/segments", request.model_dump(exclude_unset=True))
         reply = parsed(RegisterReply, await self._connection.send(call))
         if reply.errors:
@@ -166,7 +170,7 @@ class AsyncSegments:
             "title": title,
             "metadata": metadata,
             "ttl": ttl,
-            "retention": _retention(priority),
+            "priority": priority,
             "replace_external": replace_external,
         }
         return await self._patch(segment, values)
@@ -184,7 +188,7 @@ class AsyncSegments:
         return await self._patch(segment, {"pin": False})
 
     async def _patch(self, segment: SegmentRef, values: Mapping[str, Any]) -> SegmentObject:
-        update = parse(SegmentUpdate, _said(values))
+        update = segment_update(values)
         body = json.dumps(update.model_dump(exclude_unset=True)).encode()
         call = Call("PATCH", segment_path(segment), body)
         return parsed(SegmentObject, await self._connection.send(call))
@@ -203,13 +207,8 @@ class AsyncSegments:
         metadata: Mapping[str, MetadataValue] | None = None,
     ) -> builtins.list[DeletedSegment]:
         """Forget several, named in one of three ways; unknown ones are told as not deleted."""
-        values = {
-            "segment_ids": None if segments is None else [id_of(one) for one in segments],
-            "external_ids": None if external_ids is None else [*external_ids],
-            "metadata": metadata,
-        }
-        selection = parse(SegmentSelection, _said(values))
-        call = post("/v1/segments/delete", selection.model_dump(exclude_unset=True))
+        chosen = selection(segments, external_ids, metadata)
+        call = post("/v1/segments/delete", chosen.model_dump(exclude_unset=True))
         return parsed(DeletedSegments, await self._connection.send(call)).data
 
 
@@ -228,8 +227,8 @@ class AsyncWarm:
         Args:
             priority: a "background" job yields to requests.
         """
-        values = {"segment_ids": [id_of(one) for one in segments], "priority": priority}
-        call = post("/v1/segments/warm", parse(WarmCreate, values).model_dump(exclude_unset=True))
+        request = warm_request(segments, priority=priority)
+        call = post("/v1/segments/warm", request.model_dump(exclude_unset=True))
         body = await self._connection.send(call)
         return AsyncWarmJob(self._connection, parsed(WarmJobObject, body))
 
@@ -241,23 +240,6 @@ class AsyncWarm:
     async def list(self) -> builtins.list[WarmJobObject]:
         """The jobs that are readable, newest first."""
         return parsed(WarmJobList, await self._connection.send(get("/v1/segments/warm"))).data
-
-
-def _item(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An item of the wire; `priority` is written as there."""
-    item = dict(given)
-    if "priority" in item:
-        item["retention"] = _retention(item.pop("priority"))
-    return item
-
-
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the caller gave; nothing stands for leaving as it is."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _retention(priority: int | None) -> dict[str, int] | None:
-    return None if priority is None else {"priority": priority}
 
 
 def _raised(

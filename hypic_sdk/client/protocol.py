@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -85,21 +85,6 @@ def completion(
 def _generation(path: str, request: BaseModel, *, stream: bool) -> Call:
     values = {**request.model_dump(exclude_unset=True), "stream": stream}
     return post(path, values, repeatable=False)
-
-
-def either_request(
-    messages: Iterable[Mapping[str, Any]] | None,
-    prompt: str | Iterable[Any] | None,
-    options: ChatOptions,
-) -> BaseModel:
-    """The request of a chat or of a plain prompt, whichever is given; raises as these do."""
-    if (messages is None) == (prompt is None):
-        raise TypeError("give either messages or prompt")
-    if messages is not None:
-        return chat_request(messages, options)
-    assert prompt is not None, "one of the two is given"
-    # a name that plain prompts do not have is refused by name
-    return completion_request(prompt, cast("CompletionOptions", options))
 
 
 def looked_at(path: str, request: BaseModel) -> Call:

@@ -49,6 +49,7 @@ def plan_dispatch(
     costs: CostModel,
     *,
     preferred: WorkerId | None = None,
+    chained_tokens: int = 0,
     assign: Assign[SegmentId] = longest_first,
 ) -> DispatchPlan:
     """Choose the worker that answers, and spread the cold segments where that pays.
@@ -58,14 +59,16 @@ def plan_dispatch(
         live_tokens: of the assembly.
         loads_ms: what each ready worker has before it already.  At least one worker.
         preferred: where the session's chain lies; taken unless another is sooner.
+        chained_tokens: of the live tokens, those that the chain stands for there.
         assign: how cold segments are given out.
     """
     assert loads_ms, "no worker is ready"
     by_id = {segment.segment_id: segment for segment in segments}
-    live_ms = costs.live(live_tokens)
     candidates = _candidates(by_id, loads_ms, preferred)
     plans = []
     for combine in candidates:
+        chained = min(chained_tokens, live_tokens) if combine == preferred else 0
+        live_ms = costs.live(live_tokens - chained)
         plans.append(_alone(combine, by_id, live_ms, loads_ms, costs))
         if len(loads_ms) > 1:
             plans.append(_spread(combine, by_id, live_ms, loads_ms, costs, assign))

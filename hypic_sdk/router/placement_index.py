@@ -35,6 +35,7 @@ class PlacementIndex:
     def __init__(self, max_places: int = MAX_PLACES) -> None:
         self._max_places = max_places
         self._known: OrderedDict[Place, _Known] = OrderedDict()
+        self._of: dict[WorkerId, set[Place]] = {}  # where a worker is named, as holder or maker
 
     def __len__(self) -> int:
         return len(self._known)
@@ -54,11 +55,13 @@ class PlacementIndex:
         known = self._entry(place)
         if known.maker is None:
             known.maker = worker
+            self._of.setdefault(worker, set()).add(place)
 
     def hold(self, place: Place, worker: WorkerId) -> None:
         """A worker holds it from now on."""
         known = self._entry(place)
         known.holders.add(worker)
+        self._of.setdefault(worker, set()).add(place)
         if known.maker == worker:
             known.maker = None
 
@@ -70,17 +73,32 @@ class PlacementIndex:
         known.holders.discard(worker)
         if known.maker == worker:
             known.maker = None
-        self._prune(place, known)
+        self._of.get(worker, set()).discard(place)
+        if not known.holders and known.maker is None:
+            del self._known[place]
+
+    def give_up(self, place: Place, worker: WorkerId) -> None:
+        """A worker may not make it after all; should it hold it, that stays."""
+        known = self._known.get(place)
+        if known is not None and known.maker == worker and worker not in known.holders:
+            self.drop(place, worker)
+        elif known is not None and known.maker == worker:
+            known.maker = None
 
     def delete(self, places: Iterable[Place]) -> None:
         """Nobody holds these any more."""
         for place in places:
-            self._known.pop(place, None)
+            self._forget(place)
+
+    def clear(self, namespace: str) -> None:
+        """Nobody holds anything of a namespace any more."""
+        self.delete([place for place in self._known if place.namespace == namespace])
 
     def lose(self, worker: WorkerId) -> None:
         """A worker is gone with all that it held and made."""
-        for place in list(self._known):
+        for place in list(self._of.get(worker, ())):
             self.drop(place, worker)
+        self._of.pop(worker, None)
 
     def _touch(self, place: Place) -> _Known | None:
         known = self._known.get(place)
@@ -93,9 +111,12 @@ class PlacementIndex:
         if known is None:
             known = self._known[place] = _Known()
             while len(self._known) > self._max_places:
-                self._known.popitem(last=False)
+                self._forget(next(iter(self._known)))
         return known
 
-    def _prune(self, place: Place, known: _Known) -> None:
-        if not known.holders and known.maker is None:
-            del self._known[place]
+    def _forget(self, place: Place) -> None:
+        known = self._known.pop(place, None)
+        if known is None:
+            return
+        for worker in known.holders | ({known.maker} if known.maker is not None else set()):
+            self._of[worker].discard(place)

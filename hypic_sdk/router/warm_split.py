@@ -45,6 +45,7 @@ class WarmSplit:
         self._lock = threading.Lock()
         self._running = set(self._shares)
         self._error: dict[str, Any] | None = None
+        self._is_cancelled = False
 
     def begin(self) -> None:
         """Submit every share."""
@@ -56,9 +57,12 @@ class WarmSplit:
             except WorkerLost as error:
                 payload = {**error.to_payload(), "request_id": share.request_id}
                 self._take(worker, WarmEvent(share.request_id, error=payload, done=True))
+        if self._is_cancelled:  # perhaps before there was anything to cancel
+            self.cancel()
 
     def cancel(self) -> None:
         """Ask for the end of every share."""
+        self._is_cancelled = True
         for worker, share in self._shares.items():
             self._ports[worker].cancel(share.request_id)
 

@@ -54,13 +54,26 @@ ANSWER_TIMEOUT_S = 30.0  # a question is answered between two steps, each well u
 class EngineLink:
     """Requests to whichever engine process is there now; the supervisor attaches it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        suspects: Suspects | None = None,
+        waits: bool = True,
+    ) -> None:
+        """
+        Args:
+            suspects: of all engines of a fleet; none: of this one.
+            waits: keep for the next process what nobody has heard of; false: it ends with
+                WorkerLost, and whoever sent it gives it to another engine.
+        """
+        self._waits = waits
         # a stream that is collected cancels, and collection may come inside of any block
         self._lock = threading.RLock()
         self._channel: Channel | None = None
         self._num_attached = 0
         self._clock = clock
-        self._suspects = Suspects(clock)
+        self._suspects = suspects or Suspects(clock)
         self._requests: dict[str, OpenRequest] = {}
         self._held: list[OpenRequest] = []  # of these, the ones that wait to be sent, in order
         self._alone: OpenRequest | None = None  # a suspect that was sent
@@ -100,12 +113,17 @@ class EngineLink:
             sent = [one for one in self._requests.values() if one.is_sent]
             self._suspects.note_death(sent)
             for one in sent:
-                verdict = self._suspects.verdict(one, error)
+                verdict = self._suspects.verdict(one, error, waits=self._waits)
                 if verdict is None:
                     self._held.append(one)
                 else:
                     del self._requests[one.message.request_id]
                     ended.append((one, verdict))
+            if not self._waits:
+                ended += [(one, error) for one in self._held]
+                for one in self._held:
+                    del self._requests[one.message.request_id]
+                self._held = []
         self._tell_all(ended)
         for future in asked.values():
             future.set_exception(error)
@@ -242,6 +260,7 @@ class EngineLink:
         if num_deaths >= MAX_DEATHS:
             return rejected(one.message)
         one.is_alone = num_deaths > 0
+        one.num_lost = int(not self._waits and self._suspects.was_lost(one.message))
         self._requests[one.message.request_id] = one
         self._held.append(one)
         self._send_held()

@@ -23,7 +23,9 @@ from hypic_sdk.server.supervisor import (
     EngineState,
     EngineSupervisor,
 )
-from hypic_sdk.transport.control import EngineReady, Question
+from hypic_sdk.server.suspects import Suspects
+from hypic_sdk.transport.codec import Message
+from hypic_sdk.transport.control import Alive, EngineReady, EntriesChanged, Question
 from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 from hypic_sdk.transport.process_settings import PeerSettings, ProcessSettings
@@ -35,8 +37,9 @@ logger = logging.getLogger(__name__)
 class Fleet:
     """Starts, watches and ends `num_workers` engine processes; `link` is the router over them.
 
-    Each is kept alive by a supervisor of its own.  One that dies takes its own requests and entries
-    along; the others go on, and it comes back empty, under another name.
+    Each is kept alive by a supervisor of its own.  One that dies takes its entries along, and the
+    requests that had begun to speak; what nobody has heard of yet another one answers.  It comes
+    back empty, under another name.
     """
 
     def __init__(
@@ -48,9 +51,13 @@ class Fleet:
         hung_after_s: float = HUNG_AFTER_S,
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="hypic-peers-"))  # mode 0700
+        suspects = Suspects()
         self._supervisors = [
             EngineSupervisor(
-                settings, place=_Place(self, index, num_workers), hung_after_s=hung_after_s
+                settings,
+                place=_Place(self, index, num_workers),
+                suspects=suspects,
+                hung_after_s=hung_after_s,
             )
             for index in range(num_workers)
         ]
@@ -144,9 +151,12 @@ class _Place:
         """The process takes requests."""
         self._fleet.joined(WorkerId(self._name(num_restarts)), supervisor)
 
-    def heard(self, num_restarts: int) -> None:
+    def heard(self, num_restarts: int, message: Message) -> None:
         """The process said something."""
-        self._fleet.link.router.heard(WorkerId(self._name(num_restarts)))
+        router, worker = self._fleet.link.router, WorkerId(self._name(num_restarts))
+        router.heard(worker, message if isinstance(message, Alive) else None)
+        if isinstance(message, EntriesChanged):
+            router.entries_changed(worker, message)
 
     def lost(self, num_restarts: int) -> None:
         """The process is gone."""

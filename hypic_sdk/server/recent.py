@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, final
 
+from hypic_sdk.errors import RequestCancelled
 from hypic_sdk.server.picture import picture
 from hypic_sdk.service import GrowingReply, ModelFacts
 from hypic_sdk.service.conversation import DOCUMENTS
@@ -106,7 +107,6 @@ class RecentRequests:
         told: dict[str, Any] = {"timing_ms": RecentTiming(total=total_ms)}
         if report is not None:
             told = self._told(report, asked.titles, total_ms)
-        is_whole = all(one.finish_reason is not None for one in reply.replies)
         self._kept.append(
             RecentRequest(
                 id=reply.prepared.request_id,
@@ -114,7 +114,7 @@ class RecentRequests:
                 stream=asked.stream,
                 mode="pic" if reply.prepared.message.reuse else "off",
                 created_at=asked.created_at,
-                status="failed" if error_code else "ok" if is_whole else "cancelled",
+                status=_status(reply, error_code),
                 error_code=error_code,
                 finish_reason=reply.finish_reason,
                 completion_tokens=reply.num_tokens,
@@ -142,6 +142,13 @@ class RecentRequests:
 
     def _seams(self, num_tokens: int) -> Any:
         return self.facts.reuse.seam_widths(num_tokens, self.facts.conv_width)
+
+
+def _status(reply: GrowingReply, error_code: str | None) -> Literal["ok", "failed", "cancelled"]:
+    if error_code not in (None, RequestCancelled.code):
+        return "failed"
+    is_whole = all(one.finish_reason is not None for one in reply.replies)
+    return "ok" if is_whole and error_code is None else "cancelled"
 
 
 def _segment(use: SegmentUse, titles: Mapping[Place, str]) -> RecentSegment:

@@ -19,9 +19,10 @@ import msgspec
 
 from hypic_sdk.errors import HypicError, WorkerError, WorkerLost, from_payload
 from hypic_sdk.server.engine_link import EngineLink
+from hypic_sdk.server.suspects import Suspects
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
-from hypic_sdk.transport.control import Alive, EngineFailed, EngineReady
+from hypic_sdk.transport.control import Alive, EngineFailed, EngineReady, EntriesChanged
 from hypic_sdk.transport.process_settings import SETTINGS_FILE, ProcessSettings
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Place(Protocol):
         """The process takes requests."""
         ...
 
-    def heard(self, num_restarts: int) -> None:
+    def heard(self, num_restarts: int, message: Message) -> None:
         """The process said something."""
         ...
 
@@ -88,17 +89,19 @@ class EngineSupervisor:
         *,
         module: str = "hypic_sdk.engine.process",
         place: Place | None = None,
+        suspects: Suspects | None = None,
         hung_after_s: float = HUNG_AFTER_S,
     ) -> None:
         """
         Args:
             module: what the process runs.
             place: among other workers; none: there are no others.
+            suspects: of all of them.
             hung_after_s: how long one of several may be silent before it is ended.
         """
         self._hung_after_s = hung_after_s
         self._place = place
-        self.link = EngineLink()
+        self.link = EngineLink(suspects=suspects, waits=place is None)
         self._module = module
         self._settings = settings
         self._changed = threading.Condition()
@@ -221,8 +224,8 @@ class EngineSupervisor:
             message = self._receive(channel)
             if message is not None and heard_s is not None and self._place is not None:
                 heard_s = time.monotonic()
-                self._place.heard(num_restarts)
-            if isinstance(message, Alive):
+                self._place.heard(num_restarts, message)
+            if isinstance(message, Alive | EntriesChanged):
                 continue
             if isinstance(message, EngineReady):
                 channel.wait_for_peer(CONNECT_TIMEOUT_S)

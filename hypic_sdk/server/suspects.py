@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -49,18 +50,26 @@ class Suspects:
     """Which requests, by their content, were in the batch when an engine died.
 
     By content, so that a caller that asks for the same again is known.  One that ends well is
-    forgotten; so are the oldest, and all after an hour.
+    forgotten; so are the oldest, and all after an hour.  The engines of a fleet share one: a
+    request is no less suspect on another of them.  Safe to call from any thread.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._lock = threading.RLock()
         self._deaths: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # how many, the last
+        self._lost: OrderedDict[bytes, None] = OrderedDict()  # sent elsewhere, not yet heard of
 
     def num_deaths(self, message: EngineRequest | WarmRequest) -> int:
         """Engines that died with this content."""
         if not self._deaths:  # the usual case costs nothing
             return 0
-        return self._found(_content(message))
+        with self._lock:
+            return self._found(_content(message))
+
+    def was_lost(self, message: EngineRequest | WarmRequest) -> bool:
+        """Whether an engine died with this content that was never heard of since."""
+        return bool(self._lost) and _content(message) in self._lost
 
     def _found(self, content: bytes) -> int:
         num_deaths, last_s = self._deaths.get(content, (0, 0.0))
@@ -70,24 +79,40 @@ class Suspects:
         """A process died with these: one death more for each that may be why."""
         # the same content, however often it was asked for, is one suspect
         contents = dict.fromkeys(_content(one.message) for one in requests if one.may_be_why)
-        for content in contents:
-            self._deaths[content] = (self._found(content) + 1, self._clock())
-            self._deaths.move_to_end(content)
-        while len(self._deaths) > MAX_REMEMBERED:
-            self._deaths.popitem(last=False)
+        with self._lock:
+            for content in contents:
+                self._deaths[content] = (self._found(content) + 1, self._clock())
+                self._deaths.move_to_end(content)
+            while len(self._deaths) > MAX_REMEMBERED:
+                self._deaths.popitem(last=False)
 
     def clear(self, message: EngineRequest | WarmRequest) -> None:
         """It ended well."""
-        if self._deaths:
-            self._deaths.pop(_content(message), None)
+        if self._deaths or self._lost:
+            content = _content(message)
+            with self._lock:
+                self._deaths.pop(content, None)
+                self._lost.pop(content, None)
 
-    def verdict(self, one: OpenRequest, lost: WorkerLost) -> HypicError | None:
-        """What ends a request whose process died, once that is noted; none: it is sent again."""
+    def verdict(
+        self, one: OpenRequest, lost: WorkerLost, *, waits: bool = True
+    ) -> HypicError | None:
+        """What ends a request whose process died, once that is noted; none: it is sent again.
+
+        Args:
+            waits: for the next process; false: somebody else sends it to another one.
+        """
         if one.may_be_why:
             one.is_alone = True
             if self.num_deaths(one.message) >= MAX_DEATHS:
                 return rejected(one.message)
         if one.has_spoken or isinstance(one.message, WarmRequest):
+            return lost
+        if not waits:
+            with self._lock:
+                self._lost[_content(one.message)] = None
+                while len(self._lost) > MAX_REMEMBERED:
+                    self._lost.popitem(last=False)
             return lost
         one.is_sent = one.has_begun = False
         one.num_lost += 1
@@ -106,5 +131,8 @@ def rejected(message: EngineRequest | WarmRequest) -> RequestRejected:
 
 
 def _content(message: EngineRequest | WarmRequest) -> bytes:
-    """Digest of all that an engine computes from."""
-    return hashlib.sha256(codec.encode(replace(message, request_id=""))[1]).digest()
+    """Digest of all that an engine computes from: what a router adds is no part of it."""
+    bare = replace(message, request_id="")
+    if isinstance(bare, EngineRequest):
+        bare = replace(bare, placements=(), timeout_s=None)
+    return hashlib.sha256(codec.encode(bare)[1]).digest()

@@ -1,4 +1,4 @@
-"""`GET /v1/requests/recent` and `GET /v1/cache/history`: what happened lately, for a picture of it."""
+"""`GET /v1/requests/recent` and `GET /v1/cache/history`: what happened lately."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecentSegment(SegmentUse):
 
 
 class RecentTiming(ReplyModel):
-    """Milliseconds: `total` from the hand-over to the engine to the end, the rest as in a report."""
+    """Milliseconds: `total` from the hand-over to the engine to the end, others as in a report."""
 
     queue: float | None = None  # none: the prompt was not processed to its end
     cold: float | None = None
@@ -41,9 +41,9 @@ class RecentTiming(ReplyModel):
 class RecentRequest(ReplyModel):
     """One request that is over, without its texts.
 
-    `status`: "cancelled" is one whose caller went away.  Counts of tokens are those of a cache
-    report, zero where the prompt was not processed to its end.  `segments` are the first
-    of `num_segments`; `picture` is the prompt from its first token to its last.
+    `status`: "cancelled" is one that its caller ended or went away from.  Counts of tokens
+    are those of a cache report, zero where the prompt was not processed to its end.  `segments` are
+    the first of `num_segments`; `picture` is the prompt from its first token to its last.
     """
 
     object: Literal["request.recent"] = "request.recent"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from hypic_sdk.errors import RequestError
 from hypic_sdk.wire.chat import ChatRequest
@@ -91,6 +91,21 @@ def completion_request(
         prompt if isinstance(prompt, str) else [_part(one) for one in _several(prompt, "prompt")]
     )
     return parse(CompletionRequest, {**fields, "prompt": parts})
+
+
+def either_request(
+    messages: Iterable[Mapping[str, Any]] | None,
+    prompt: str | Iterable[Any] | None,
+    options: ChatOptions,
+) -> ChatRequest | CompletionRequest:
+    """The request of a chat or of a plain prompt, whichever is given; raises as these do."""
+    if (messages is None) == (prompt is None):
+        raise TypeError("give either messages or prompt")
+    if messages is not None:
+        return chat_request(messages, options)
+    assert prompt is not None, "one of the two is given"
+    # a name that plain prompts do not have is refused by name
+    return completion_request(prompt, cast("CompletionOptions", options))
 
 
 def _check_names(fields: Mapping[str, Any], known: type[Any]) -> None:
