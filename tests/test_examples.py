@@ -1,4 +1,4 @@
-"""The examples of client and prompts run as they stand; those of other rooms are tested there."""
+"""Examples run as they stand; those that search with a model of their own: `make test-standard`."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ def test_a_conversation_over_pinned_documents(capsys):
     # the second turn has the whole conversation before it and computes its own words only
     assert second["prompt_tokens"] > first["prompt_tokens"]
     assert second["live_tokens"] < first["live_tokens"]
+
+
+def test_warming_at_ingestion(capsys):
+    stopped, rest, again = run("warm_at_ingestion.py", capsys)
+    assert 4 <= stopped["warm"] < stopped["of"] == rest["warm"] == again["warm"]
+    # what was warm when it was stopped is not computed again
+    assert rest["reused_tokens"] >= stopped["computed_tokens"] > 0
+    assert rest["computed_tokens"] > 0
+    assert (again["computed_tokens"], again["reused_tokens"]) == (
+        0,
+        rest["computed_tokens"] + rest["reused_tokens"],
+    )

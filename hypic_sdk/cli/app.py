@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hypic_sdk.cli.generate_app import generate
 from hypic_sdk.cli.options import (
     DEFAULT_BUDGET_MIB,
     DEFAULT_MIN_TOKENS,
@@ -26,6 +27,7 @@ from hypic_sdk.cli.options import (
     WorkersOption,
     engine_config,
 )
+from hypic_sdk.cli.scatter import bench_scatter
 from hypic_sdk.cli.segments_app import segments_app
 from hypic_sdk.config import DEFAULT_MODE
 from hypic_sdk.errors import ConfigError, HypicError, ModelFileError, RequestError
@@ -38,6 +40,7 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(no_args_is_help=True, help="Measurements on this machine.")
 app.add_typer(bench_app, name="bench")
+bench_app.command("scatter")(bench_scatter)
 app.add_typer(segments_app, name="segments")
 
 QUESTION_HELP = "Ask this, and no further questions; may be given again."
@@ -78,31 +81,7 @@ def demo(
     run_demo(Console(), questions=tuple(question or ()), interactive=interactive)
 
 
-@app.command()
-def generate(
-    question: Annotated[str, typer.Option("--question", "-q", help="What to ask.")],
-    document: Annotated[
-        list[Path] | None,
-        typer.Option("--document", "-d", help="A text file; may be given again.", exists=False),
-    ] = None,
-    model: ModelOption = None,
-    system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens")] = 256,
-    temperature: Annotated[float, typer.Option("--temperature")] = 0.0,
-    seed: Annotated[int | None, typer.Option("--seed")] = None,
-    off: Annotated[bool, typer.Option("--off", help="Full recompute: reuse nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole reply as JSON.")] = False,
-    mode: ModeOption = DEFAULT_MODE,
-    seam: SeamOption = DEFAULT_SEAM,
-    min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
-    cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
-) -> None:
-    """Answer one question over documents, and show what the cache did."""
-    from hypic_sdk.cli.generate import Ask, run_generate
-
-    ask = Ask(question, tuple(document or ()), system, max_tokens, temperature, seed, off)
-    config = engine_config(mode, seam, min_segment_tokens, cache_mib)
-    run_generate(Console(), ask, model=model, config=config, as_json=as_json)
+app.command()(generate)
 
 
 @app.command()
@@ -204,6 +183,20 @@ def bench_reuse(
     )
 
 
+@bench_app.command("ttft")
+def bench_ttft(
+    model: ModelOption = None,
+    runs: Annotated[int, typer.Option("--runs", help="Counted runs of each cell.", min=1)] = 7,
+    json_lines: Annotated[
+        Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
+    ] = None,
+) -> None:
+    """TTFT against full recompute by length and number of the documents."""
+    from hypic_sdk.bench.ttft import run_ttft_bench
+
+    run_ttft_bench(Console(), model=model, num_runs=runs, json_lines=json_lines)
+
+
 @bench_app.command("kernels")
 def bench_kernels(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
@@ -217,6 +210,46 @@ def bench_kernels(
     from hypic_sdk.bench.kernels import run_kernel_bench
 
     passed = run_kernel_bench(Console(), device_name=device, tiny=tiny, folder=out, seconds=seconds)
+    raise typer.Exit(0 if passed else 1)
+
+
+@bench_app.command("serving")
+def bench_serving(
+    shapes: Annotated[
+        str, typer.Option("--shapes", help="Of a model with random weights.")
+    ] = "qwen3.5-35b-a3b",
+    model: Annotated[
+        Path | None, typer.Option("--model", help="A checkpoint folder instead.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write serving.json into this folder.")
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="And two profiles, by kernel, beside it.")
+    ] = False,
+    transformers: Annotated[
+        bool, typer.Option("--transformers", help="The same model by transformers as well, last.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="No row begins later than this.")
+    ] = 240.0,
+) -> None:
+    """TTFT, decode and prefill of an engine alone, beside their targets and floors."""
+    from hypic_sdk.bench.serving import run_serving_bench
+
+    passed = run_serving_bench(
+        Console(),
+        shape=shapes,
+        model=model,
+        device_name=device,
+        tiny=tiny,
+        folder=out,
+        profile=profile,
+        transformers=transformers,
+        limit_s=seconds,
+    )
     raise typer.Exit(0 if passed else 1)
 
 
@@ -235,6 +268,87 @@ def bench_match(
     run_match_bench(
         Console(), num_texts=texts, num_chars=characters, num_runs=runs, json_lines=json_lines
     )
+
+
+@bench_app.command("fidelity")
+def bench_fidelity(
+    model: ModelOption = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few minutes on two cores.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write fidelity.json into this folder.")
+    ] = None,
+    per_count: Annotated[
+        int | None,
+        typer.Option("--per-count", min=1, help="Worlds of each kind and number of documents."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+) -> None:
+    """What reuse costs against full recompute, rung by rung, and whether the model can tell."""
+    from hypic_sdk.bench.fidelity import run_fidelity_bench
+
+    holds = run_fidelity_bench(
+        Console(),
+        model=model,
+        quick=quick,
+        folder=out,
+        device_name=device,
+        per_count=per_count,
+    )
+    raise typer.Exit(0 if holds else 1)
+
+
+@bench_app.command("modes")
+def bench_modes(
+    model: ModelOption = None,
+    server: Annotated[
+        list[str] | None,
+        typer.Option("--server", help="NAME=URL of a server in some mode; may be given again."),
+    ] = None,
+    per_count: Annotated[int, typer.Option("--per-count", min=1)] = 4,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write modes.json into this folder.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+) -> None:
+    """The six modes side by side: scores, distance, live tokens, time."""
+    from hypic_sdk.bench.modes import run_modes_bench
+
+    run_modes_bench(
+        Console(), model=model, servers=tuple(server or ()), per_count=per_count, folder=out,
+        device_name=device,
+    )  # fmt: skip
+
+
+@bench_app.command("divergence")
+def bench_divergence(
+    model: ModelOption = None,
+    per_count: Annotated[int, typer.Option("--per-count", min=1)] = 2,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write divergence.json into this folder.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+) -> None:
+    """The first layer at which each mode and each planted fault leaves full recompute."""
+    from hypic_sdk.bench.divergence import run_divergence_bench
+
+    run_divergence_bench(
+        Console(), model=model, per_count=per_count, folder=out, device_name=device
+    )
+
+
+@bench_app.command("sweep")
+def bench_sweep(
+    model: ModelOption = None,
+    per_count: Annotated[int, typer.Option("--per-count", min=1)] = 6,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write sweep.json and figures into this folder.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+) -> None:
+    """Seams, stored precision, segment length and count: loss against live tokens."""
+    from hypic_sdk.bench.sweep import run_sweep_bench
+
+    run_sweep_bench(Console(), model=model, per_count=per_count, folder=out, device_name=device)
 
 
 def main() -> None:

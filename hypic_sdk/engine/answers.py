@@ -22,6 +22,8 @@ def answer_of(ask: Ask, engine: Engine) -> Any:
         case Question.DELETE:
             engine.delete(ask.parts, ask.namespace)
             return None
+        case Question.DIGESTS:
+            return engine.entry_digests(ask.parts, ask.namespace)
         case Question.USAGE:
             return asdict(engine.usage())
         case _:

@@ -95,9 +95,9 @@ def _save(request: Request, unit: Snapshot, snapshots: list[KeptSnapshot]) -> li
     return [SaveState(row)]
 
 
-def keep_snapshots(store: Store, step: AssemblyStep) -> None:
-    """The forward went well: what it saved becomes chain entries."""
-    for kept in step.snapshots:
+def keep_snapshots(store: Store, step: AssemblyStep, are_finite: Sequence[bool]) -> None:
+    """The forward went well: what it saved becomes chain entries, where all of it is finite."""
+    for kept, is_finite in zip(step.snapshots, are_finite, strict=True):
         snapshot = kept.snapshot
         spec = chain_spec(
             step.request,
@@ -107,7 +107,7 @@ def keep_snapshots(store: Store, step: AssemblyStep) -> None:
             kind=snapshot.kind,
             state_slot=kept.state_slot,
         )
-        if not store.put_chain(step.request.held.lease, spec):
+        if not (is_finite and store.put_chain(step.request.held.lease, spec)):
             step.request.held.lease.return_state_row(kept.state_slot)
 
 
@@ -118,6 +118,9 @@ def keep_reply(store: Store, reply: Reply) -> None:
     """
     request = reply.request
     if request.message.session_id is None or not request.uses_chains:
+        return
+    slabs, row = store.slabs, reply.state_slot
+    if not (slabs.states[row].isfinite().all() & slabs.conv_tails[row].isfinite().all()):
         return
     rolling = request.layout.end_digest.copy()
     rolling.feed_live(reply.token_ids[: reply.position - request.num_prompt_tokens])

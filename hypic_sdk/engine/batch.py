@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from hypic_sdk.engine.cold_job import ColdJob
-from hypic_sdk.engine.plan import Snapshot
+from hypic_sdk.engine.plan import LiveRun, Snapshot
 from hypic_sdk.engine.request import Reply, Request
 from hypic_sdk.engine.run_table import ColdChunk, LiveStretch
 from hypic_sdk.transport.messages import TokenLogprobs
@@ -30,6 +30,11 @@ class AssemblyStep:
     next_unit: int  # of the plan, afterwards
     position: int  # afterwards
     snapshots: tuple[KeptSnapshot, ...]
+
+    def rows_before(self, position: int) -> int:
+        """How many of its rows stand before a position of the prompt."""
+        runs = (step for step in self.stretch.steps if isinstance(step, LiveRun))
+        return sum(max(0, min(run.stop, position) - run.start) for run in runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,14 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class FiniteFlags:
+    """Of what a forward wrote to be kept: whether every value of it is finite."""
+
+    colds: tuple[bool, ...]  # as `Batch.colds`
+    snapshots: tuple[tuple[bool, ...], ...]  # as `Batch.assemblies`, and the snapshots of each
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """What one forward gave."""
 
@@ -111,7 +124,7 @@ class StepResult:
     # since the mask of its grammar was late
     sampled: tuple[tuple[Reply, Sampled], ...]
     held: tuple[tuple[Reply, torch.Tensor], ...]
-    cold_finite: tuple[bool, ...]  # as `Batch.colds`: nothing was written that is not finite
+    finite: FiniteFlags
     step_ms: float
     # as `Batch.assemblies`: empty where none were asked for
     prompt_logprobs: tuple[list[TokenLogprobs], ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -12,6 +12,7 @@ from hypic_sdk.config import ReuseMode
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.run_table import GapPlacement, RunTable
 from hypic_sdk.families.recurrence import Recurrence
+from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.live_attention.op import live_attention
 from hypic_sdk.kernels.live_scan.op import live_scan
 from hypic_sdk.kernels.place_kv.op import place_entries, place_kv
@@ -79,8 +80,11 @@ class TableContext:
         self._rotary = rotary
         self._angle_dtype = angle_dtype
         self._row_independent = row_independent
-        # per cold run: nothing was written that is not finite, so far
-        self.cold_finite = [True] * len(table.cold_runs)
+        # [cold runs] bool: nothing was written that is not finite, so far; on the device, since
+        # a look at it waits for all layers before
+        self.cold_finite = torch.ones(
+            len(table.cold_runs), dtype=torch.bool, device=table.ids.device
+        )
         self._cos, self._sin = self._angles(table.positions)
         if table.placement is not None:
             self._place_gaps(table.placement)
@@ -99,6 +103,20 @@ class TableContext:
     def row_independent(self) -> bool:
         """Whether a row's bits must not depend on the other rows."""
         return self._row_independent
+
+    @property
+    def table(self) -> RunTable:
+        """What this forward runs; read by measurements, never by layers."""
+        return self._table
+
+    @property
+    def states(self) -> torch.Tensor:
+        """[S, J, H, K, V], where items load and save; read by measurements, never by layers."""
+        return self._memory.slabs.states
+
+    def show_attention(self, runs: tuple[AttentionRun, ...]) -> None:
+        """Let live rows see these slots instead: a control hides keys so."""
+        self._table = replace(self._table, attention_runs=runs)
 
     def _angles(self, positions: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if self._rotary is None:
@@ -153,7 +171,7 @@ class TableContext:
             rotate_gap=self._mode.rotate,
         )
         if table.cold_runs:
-            finite = segment_scan(
+            self.cold_finite &= segment_scan(
                 inputs,
                 table.cold_runs,
                 slabs.states[layer],
@@ -162,7 +180,6 @@ class TableContext:
                 work.transitions[layer],
                 out_LHV=out_LHV,
             )
-            self.cold_finite = [a and b for a, b in zip(self.cold_finite, finite, strict=True)]
         return out_LHV
 
     def full_attention(
@@ -214,15 +231,23 @@ class TableContext:
         *,
         scale: float,
     ) -> None:
-        """Every cold chunk over its own segment: one call each, so its shapes are its own."""
-        for cold in self._table.cold_attention:
-            start, stop, run = cold.row_start, cold.row_stop, cold.run
-            keys, values = self._turn(key_LGE[start:stop], start, stop), value_LGE[start:stop]
-            if cold.memory is not None:
-                first = run.first_position
-                cold.memory.keys[layer, first : first + stop - start] = keys
-                cold.memory.values[layer, first : first + stop - start] = values
-                keys, values = cold.memory.keys[layer], cold.memory.values[layer]
-            out_LQE[start:stop] = live_attention(
-                query_LQE[start:stop], (run,), keys, values, scale=scale
+        """Whole segments over the rows of this forward; other chunks over memory of their own."""
+        table = self._table
+        if table.whole_runs:
+            turned = self._turn(key_LGE, 0, key_LGE.shape[0])
+            live_attention(
+                query_LQE, table.whole_runs, turned, value_LGE, scale=scale, out_LQE=out_LQE
+            )
+        for cold in table.cold_attention:
+            start, stop, first = cold.row_start, cold.row_stop, cold.first_position
+            keys, values = cold.memory.keys[layer], cold.memory.values[layer]
+            keys[first : first + stop - start] = self._turn(key_LGE[start:stop], start, stop)
+            values[first : first + stop - start] = value_LGE[start:stop]
+            live_attention(
+                query_LQE[start:stop],
+                cold.runs,
+                keys,
+                values,
+                scale=scale,
+                out_LQE=out_LQE[start:stop],
             )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast, final
 
@@ -17,6 +18,7 @@ from hypic_sdk.engine.batch import Batch
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.door import Door
 from hypic_sdk.engine.ending import error_event
+from hypic_sdk.engine.entry_ledger import EntryLedger
 from hypic_sdk.engine.fetching import EntryFetcher
 from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.engine.plan import Gap, gap_of
@@ -27,11 +29,12 @@ from hypic_sdk.engine.settings import EngineSettings, resolve_settings
 from hypic_sdk.errors import HypicError, RequestError, TransferFailed, WorkerError
 from hypic_sdk.models.base import CausalLM, ModelSpec
 from hypic_sdk.prompt.segment import PromptPart, token_bytes
-from hypic_sdk.store.entries import Holdings, Need, Removal, Usage
+from hypic_sdk.store.entries import Holdings, Need, Removal, SegmentEntry, Usage
 from hypic_sdk.store.entry_bytes import pack_entry
 from hypic_sdk.store.layout import StoreLayout
+from hypic_sdk.store.slab import Slabs
 from hypic_sdk.store.store import Store
-from hypic_sdk.transport.control import EntryLook, Held
+from hypic_sdk.transport.control import EntriesChanged, EntryLook, Held
 from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import EngineRequest, WarmEvent, WarmRequest
 
@@ -100,6 +103,7 @@ class Engine:
         )
         self._retention = Retention(self._store)
         self._on_begin: Callable[[tuple[str, ...]], None] | None = None
+        self._tell_entries: Callable[[EntriesChanged], None] | None = None
         self._running: frozenset[str] = frozenset()  # in the last forward, if anybody watches
 
     def submit(self, message: EngineRequest) -> None:
@@ -156,11 +160,29 @@ class Engine:
             self._run(batch)
         elif self._scheduler.is_compiling or self._scheduler.is_fetching:
             time.sleep(COMPILING_PAUSE_S)
-        return self._scheduler.take_events()
+        events = self._scheduler.take_events()
+        ledger = self._scheduler.ledger
+        if ledger is not None and (ledger.is_due(self._clock()) or not self.has_work):
+            self.tell_entries()
+        return events
 
     def connect(self, fetcher: EntryFetcher) -> None:
         """Follow hints about other workers from now on."""
         self._scheduler.connect(fetcher)
+
+    def watch_entries(self, worker: str, tell: Callable[[EntriesChanged], None]) -> None:
+        """Call `tell` after a step, now and then, with entries that were made or went."""
+        self._scheduler.ledger = EntryLedger(self._store, worker)
+        self._tell_entries = tell
+
+    def tell_entries(self) -> None:
+        """Tell now what there is to tell of entries: an idle engine has no steps."""
+        ledger = self._scheduler.ledger
+        if ledger is None or self._tell_entries is None:
+            return
+        changed = ledger.changes(self._clock())
+        if changed is not None:
+            self._tell_entries(changed)
 
     def make_here(self, part: PromptPart, namespace: str) -> None:
         """A segment whose entry is on its way from another worker is made here instead."""
@@ -243,6 +265,21 @@ class Engine:
             for tensor in kept:
                 digest.update(tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes())
             return digest.digest()
+
+    @contextmanager
+    def opened(
+        self, parts: Sequence[PromptPart], namespace: str = ""
+    ) -> Iterator[tuple[Slabs, list[SegmentEntry | None]]]:
+        """The memory of these segments' entries, pinned inside the block; for measurements.
+
+        None stands for a segment that is not held.
+        """
+        gaps = [self._gap(part, namespace) for part in parts]
+        keys = tuple({gap.key: None for gap in gaps if gap and self._store.probe(gap.key)})
+        lease = self._store.admit(Need(entries=keys))
+        assert lease is not None, "a lease that only pins needs no room"
+        with lease:
+            yield self._store.slabs, [lease.entries.get(gap.key) if gap else None for gap in gaps]
 
     def delete(self, parts: Sequence[PromptPart], namespace: str = "") -> Removal:
         """Remove these segments' entries, and every chain entry that contains one of them."""

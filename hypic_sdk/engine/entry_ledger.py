@@ -43,7 +43,8 @@ class EntryLedger:
             return None
         self._seen = seen
         # what was made and went again was never there, for all that anybody knows
-        made = {key: name for key, name in self._made.items() if self._store.probe(key)}
+        new = self._made.keys() - self._held.keys()
+        made = {key: self._made[key] for key in new if self._store.probe(key)}
         gone = {key: name for key, name in self._held.items() if not self._store.probe(key)}
         self._made = {}
         self._held |= made

@@ -17,12 +17,14 @@ from hypic_sdk.engine.worker import LocalWorker
 from hypic_sdk.links.courier import Courier
 from hypic_sdk.store.entry_bytes import payload_digest
 from hypic_sdk.transport.peer_channel import PeerChannel
+from hypic_sdk.transport.peer_key import check_private
 from hypic_sdk.transport.process_settings import PeerSettings
 
 
 @contextmanager
 def joined(worker: LocalWorker, peers: PeerSettings) -> Iterator[Courier]:
     """Answer to other workers, and follow hints about them, inside the block."""
+    check_private(peers.host, may_be_public=peers.may_be_public)
     described = worker.call(lambda engine: engine.describe())
     with (
         PeerChannel(Path(peers.folder), peers.worker) as channel,

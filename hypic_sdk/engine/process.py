@@ -27,7 +27,6 @@ from hypic_sdk.links.courier import Courier
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
 from hypic_sdk.transport.control import (
-    Alive,
     Answer,
     Ask,
     CancelRequest,
@@ -65,6 +64,8 @@ def main() -> None:
             courier = None
             if settings.peers is not None:
                 courier = stack.enter_context(joined(worker, settings.peers))
+                name = settings.peers.worker
+                worker.call(lambda engine: engine.watch_entries(name, channel.send))
             say_ready(channel, engine, started_s)
             serve(channel, worker, parent, courier)
 
@@ -107,7 +108,8 @@ def serve(
     while os.getppid() == parent:
         if courier is not None and time.monotonic() - told_s > ALIVE_EVERY_S:
             told_s = time.monotonic()
-            channel.send(Alive(courier.worker))
+            channel.send(courier.alive())
+            worker.post(lambda engine: engine.tell_entries())
         try:
             message = channel.receive(POLL_S)
         except WorkerError:

@@ -17,6 +17,7 @@ from hypic_sdk.engine.cold_memory import ColdMemory
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.items import NO_SLOT, ColdRun, Item, ItemKind
+from hypic_sdk.kernels.upload import upload
 from hypic_sdk.store.entries import SegmentEntry
 
 # rows of a batch are padded to a multiple of this, so that a row's bits do not depend on how many
@@ -26,19 +27,18 @@ ROW_MULTIPLE = 16
 
 @final
 class KvTable:
-    """KV slots of one sequence by position: on host and device, as numbers, as a range if they are.
+    """KV slots of one sequence by position: on host and device, and as a range if they are one.
 
-    Nothing here is read back from the device.
+    Nothing here is read back from the device, and nobody waits for it.
     """
 
-    __slots__ = ("contiguous_start", "host_slots", "numbers", "slots")
+    __slots__ = ("contiguous_start", "host_slots", "slots")
 
     def __init__(self, host_slots: torch.Tensor, device: torch.device) -> None:
         self.host_slots = host_slots  # [positions] int64
-        self.slots = host_slots.to(device)  # [positions] int64
-        self.numbers: list[int] = host_slots.tolist()
-        first = self.numbers[0] if self.numbers else 0
-        is_range = self.numbers == list(range(first, first + len(self.numbers)))
+        self.slots = upload(host_slots, device)  # [positions] int64
+        is_range = bool((host_slots.diff() == 1).all())
+        first = int(host_slots[0]) if len(host_slots) else 0
         self.contiguous_start: int | None = first if is_range else None
 
 
@@ -89,16 +89,13 @@ class ColdChunk:
 
 @dataclass(frozen=True, slots=True)
 class ColdAttention:
-    """Attention of one cold chunk over its own segment, in memory of its own.
-
-    `run` counts rows from the chunk's first row.  Without `memory` the segment is this one chunk,
-    and its queries read the keys of the forward itself.
-    """
+    """Attention of one chunk over a segment that does not fit it, in memory of its own."""
 
     row_start: int
     row_stop: int
-    run: AttentionRun
-    memory: ColdMemory | None
+    first_position: int
+    runs: tuple[AttentionRun]  # one, which counts rows from the chunk's first row
+    memory: ColdMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +117,9 @@ class RunTable:
     items: tuple[Item, ...]
     cold_runs: tuple[ColdRun, ...]
     attention_runs: tuple[AttentionRun, ...]  # of live rows, over the store's slabs
-    cold_attention: tuple[ColdAttention, ...]
+    # of segments that are whole in this forward, over its own rows instead of the slabs
+    whole_runs: tuple[AttentionRun, ...]
+    cold_attention: tuple[ColdAttention, ...]  # of all others
     kv_slots: torch.Tensor  # [L] int64: where a live row's rotated key and its value go, or NO_SLOT
     entry_slots: torch.Tensor | None  # [L] int64: where an interior's unrotated key goes
     placement: GapPlacement | None
@@ -137,11 +136,12 @@ class TableBuilder:
         self._device = device
         self._ids: list[int] = []
         self._positions: list[int] = []
-        self._kv_slots: list[int] = []
-        self._entry_slots: list[int] = []  # as long as the rows up to the last cold one
+        self._kv_slots: list[torch.Tensor] = []  # of all live rows, which come first
+        self._entry_slots: list[tuple[int, torch.Tensor]] = []  # from which row on
         self._items: list[Item] = []
         self._cold_runs: list[ColdRun] = []
         self._attention_runs: list[AttentionRun] = []
+        self._whole_runs: list[AttentionRun] = []
         self._cold_attention: list[ColdAttention] = []
         self._gaps: list[tuple[SpliceGap, KvTable]] = []
         self._logits_rows: list[int] = []
@@ -207,68 +207,110 @@ class TableBuilder:
         start, stop = cold_run.stretches()[1]
         if stop > start and self._has_attention:
             first = start - row + offset - entry.seam.head_tokens
-            self._entry_slots.extend([NO_SLOT] * (start - len(self._entry_slots)))
-            self._entry_slots.extend(entry.kv_slots[first : first + stop - start].tolist())
+            self._entry_slots.append((start, entry.kv_slots[first : first + stop - start]))
 
     def _add_cold_attention(
         self, row: int, stop: int, offset: int, memory: ColdMemory | None
     ) -> None:
         """Rows [row, stop) see the tokens of their own segment that are not after them."""
-        if self._has_attention:
-            own = torch.arange(offset + stop - row, device=self._device)
-            run = AttentionRun(0, stop - row, offset, own, 0)
-            self._cold_attention.append(ColdAttention(row, stop, run, memory))
+        if not self._has_attention:
+            return
+        if memory is None:
+            assert offset == 0, "a segment without memory of its own is this one chunk"
+            rows = torch.arange(row, stop, device=self._device)
+            self._whole_runs.append(AttentionRun(row, stop, 0, rows, row))
+            return
+        own = torch.arange(offset + stop - row, device=self._device)
+        runs = (AttentionRun(0, stop - row, offset, own, 0),)
+        self._cold_attention.append(ColdAttention(row, stop, offset, runs, memory))
 
     def _add_run(self, row: int, stop: int, position: int, kv: KvTable) -> None:
         """Rows [row, stop) stand at `position` and after, and see every position before them."""
         if not self._has_attention:
             return
-        self._kv_slots.extend(kv.numbers[position : position + stop - row])
+        self._kv_slots.append(kv.host_slots[position : position + stop - row])
         self._attention_runs.append(
             AttentionRun(row, stop, position, kv.slots, kv.contiguous_start)
         )
 
     def build(self) -> RunTable:
-        """The table, padded."""
+        """The table, padded; all its numbers go to the device in one piece."""
         num_rows = len(self._ids)
-        padding = -num_rows % ROW_MULTIPLE
+        length = num_rows + -num_rows % ROW_MULTIPLE
+        pieces = {
+            "ids": _padded(_numbers(self._ids), length, 0),
+            "positions": _padded(_numbers(self._positions), length, 0),
+            "kv_slots": _padded(_joined(self._kv_slots), length, NO_SLOT),
+            "logits_rows": _numbers(self._logits_rows),
+        }
+        if self._entry_slots:
+            pieces["entry_slots"] = self._host_entry_slots(length)
+        if self._gaps and self._has_attention:
+            pieces |= self._host_placement()
+        there = _upload_packed(pieces, self._device)
         return RunTable(
-            ids=self._tensor(self._ids, [0] * padding),
-            positions=self._tensor(self._positions, [0] * padding),
+            ids=there["ids"],
+            positions=there["positions"],
             num_rows=num_rows,
             items=tuple(self._items),
             cold_runs=tuple(self._cold_runs),
             attention_runs=tuple(self._attention_runs),
+            whole_runs=tuple(self._whole_runs),
             cold_attention=tuple(self._cold_attention),
-            kv_slots=self._padded_slots(self._kv_slots, num_rows + padding),
-            entry_slots=self._padded_slots(self._entry_slots, num_rows + padding)
-            if self._entry_slots
+            kv_slots=there["kv_slots"],
+            entry_slots=there.get("entry_slots"),
+            placement=GapPlacement(there["sources"], there["targets"], there["turns"])
+            if "sources" in there
             else None,
-            placement=self._placement(),
-            logits_rows=self._tensor(self._logits_rows, []),
+            logits_rows=there["logits_rows"],
         )
 
-    def _tensor(self, numbers: list[int], padding: list[int]) -> torch.Tensor:
-        return torch.tensor(numbers + padding, dtype=torch.int64, device=self._device)
+    def _host_entry_slots(self, length: int) -> torch.Tensor:
+        slots = torch.full((length,), NO_SLOT, dtype=torch.int64)
+        for row, own in self._entry_slots:
+            slots[row : row + len(own)] = own
+        return slots
 
-    def _padded_slots(self, numbers: list[int], length: int) -> torch.Tensor:
-        return self._tensor(numbers, [NO_SLOT] * (length - len(numbers)))
-
-    def _placement(self) -> GapPlacement | None:
+    def _host_placement(self) -> dict[str, torch.Tensor]:
         """All gaps of the forward as one copy; angles by local position when gaps do not turn."""
-        gaps = self._gaps
-        if not gaps or not self._has_attention:
-            return None
-        starts = [
-            (gap.start if self._rotate_gaps else gap.seam.head_tokens, gap.stop - gap.start)
-            for gap in (step.gap for step, _ in gaps)
+        spans = [(kv, step.gap.start, step.gap.stop) for step, kv in self._gaps]
+        heads = [step.gap.seam.head_tokens for step, _ in self._gaps]
+        turns = [
+            torch.arange(a, b) if self._rotate_gaps else torch.arange(head, head + b - a)
+            for (_, a, b), head in zip(spans, heads, strict=True)
         ]
-        sources = torch.cat([step.entry.kv_slots for step, _ in gaps])
-        return GapPlacement(
-            source_slots=sources.to(self._device),
-            target_slots=torch.cat([kv.slots[s.gap.start : s.gap.stop] for s, kv in gaps]),
-            positions=torch.cat([torch.arange(a, a + n, device=self._device) for a, n in starts]),
-        )
+        return {
+            "sources": torch.cat([step.entry.kv_slots for step, _ in self._gaps]),
+            "targets": torch.cat([kv.host_slots[a:b] for kv, a, b in spans]),
+            "turns": torch.cat(turns),
+        }
+
+
+def _numbers(numbers: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(tuple(pieces)) if pieces else _numbers([])
+
+
+def _padded(numbers: torch.Tensor, length: int, filler: int) -> torch.Tensor:
+    return torch.nn.functional.pad(numbers, (0, length - len(numbers)), value=filler)
+
+
+def _upload_packed(
+    pieces: dict[str, torch.Tensor], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Each of these int64 vectors on the device, behind one copy.
+
+    Every piece begins at a multiple of 16 bytes: Triton compiles a kernel anew for addresses that
+    do not.
+    """
+    lengths = [len(piece) + len(piece) % 2 for piece in pieces.values()]
+    padded = [_padded(x, n, 0) for x, n in zip(pieces.values(), lengths, strict=True)]
+    there = upload(torch.cat(padded), device).split(lengths)
+    named = zip(pieces.items(), there, strict=True)
+    return {name: whole[: len(piece)] for (name, piece), whole in named}
 
 
 def _gap_item(step: SpliceGap) -> Item:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import torch
 
-from hypic_sdk.engine.batch import Batch, ColdStep, Sampled, StepResult
+from hypic_sdk.engine.batch import Batch, FiniteFlags, Sampled, StepResult
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.context import ForwardMemory, TableContext
 from hypic_sdk.engine.logit_edits import edits_of, split_late
@@ -18,6 +19,7 @@ from hypic_sdk.engine.run_table import RunTable, TableBuilder
 from hypic_sdk.engine.sampling import sample_replies
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.kernels.items import NO_SLOT
+from hypic_sdk.kernels.upload import upload
 from hypic_sdk.models.base import CausalLM
 from hypic_sdk.store.entries import SegmentEntry
 from hypic_sdk.store.slab import Slabs
@@ -44,7 +46,7 @@ class Runner:
         start_s = time.monotonic()
         if batch.num_rows == 0:  # nothing but replies whose masks were late
             drawn = self._draw(batch, [])
-            return StepResult(*drawn, (), 1e3 * (time.monotonic() - start_s))
+            return StepResult(*drawn, FiniteFlags((), ()), 1e3 * (time.monotonic() - start_s))
         table = self._table(batch)
         row_independent = self._settings.row_independent(has_cold=bool(batch.colds))
         context = TableContext(
@@ -63,13 +65,12 @@ class Runner:
             )
             rows = batch.sampling_rows
             if len(rows) > logits_RV.shape[0]:  # several replies begin from one row
-                logits_RV = logits_RV[torch.tensor(rows, device=logits_RV.device)]
+                logits_RV = logits_RV[upload(rows, logits_RV.device)]
             logits.append(logits_RV)
         sampled, held = self._draw(batch, logits)
         told = tuple(self._prompt_logprobs(batch, hidden_LD, row_independent=row_independent))
-        finite = zip(batch.colds, context.cold_finite, strict=True)
-        cold_finite = tuple(ok and self._is_finite(step) for step, ok in finite)
-        return StepResult(sampled, held, cold_finite, 1e3 * (time.monotonic() - start_s), told)
+        finite = self._finite_flags(batch, context.cold_finite, hidden_LD)
+        return StepResult(sampled, held, finite, 1e3 * (time.monotonic() - start_s), told)
 
     def _draw(
         self, batch: Batch, logits: list[torch.Tensor]
@@ -87,7 +88,7 @@ class Runner:
         ready, late = split_late(replies, may_wait=batch.is_drawing_only)
         if late:
             held = tuple((replies[row], logits_RV[row].clone()) for row in late)
-            logits_RV = logits_RV[torch.tensor(ready, dtype=torch.int64, device=logits_RV.device)]
+            logits_RV = logits_RV[upload(ready, logits_RV.device)]
         else:
             held = ()
         chosen = [replies[row] for row in ready]
@@ -131,17 +132,51 @@ class Runner:
             builder.add_cold(cold.chunk)
         return builder.build()
 
-    def _is_finite(self, step: ColdStep) -> bool:
-        """Whether the entry, once it is complete, holds no value that is not finite."""
-        if not step.is_last:
-            return True
-        entry, slabs = step.chunk.entry, self._memory.slabs
-        return all(bool(torch.isfinite(kept).all()) for kept in entry_tensors(entry, slabs))
+    def _finite_flags(
+        self, batch: Batch, cold_finite: torch.Tensor, hidden_LD: torch.Tensor
+    ) -> FiniteFlags:
+        """Look at everything that will be kept; the device is waited for once.
+
+        Args:
+            cold_finite: [cold chunks] bool, what the scans found.
+        """
+        slabs, row = self._memory.slabs, len(batch.decodes)
+        flags = [cold_finite]
+        flags += [
+            _all_finite(entry_tensors(step.chunk.entry, slabs))
+            for step in batch.colds
+            if step.is_last
+        ]
+        for step in batch.assemblies:
+            for kept in step.snapshots:
+                # a key or value that is not finite shows in its own row, and in all that see it
+                rows_LD = hidden_LD[row : row + step.rows_before(kept.snapshot.position)]
+                flags.append(_all_finite([*_row(slabs, kept.state_slot), rows_LD]))
+            row += len(step.stretch.token_ids)
+        if not batch.colds and len(flags) == 1:
+            return FiniteFlags((), tuple(() for _ in batch.assemblies))
+        told = iter(torch.cat(flags).tolist())
+        scanned = list(itertools.islice(told, len(batch.colds)))
+        whole = [next(told) if step.is_last else True for step in batch.colds]
+        colds = tuple(a and b for a, b in zip(scanned, whole, strict=True))
+        return FiniteFlags(
+            colds, tuple(tuple(next(told) for _ in step.snapshots) for step in batch.assemblies)
+        )
+
+
+def _row(slabs: Slabs, state_slot: int) -> list[torch.Tensor]:
+    return [slabs.states[state_slot], slabs.conv_tails[state_slot]]
+
+
+def _all_finite(kept: Sequence[torch.Tensor]) -> torch.Tensor:
+    """[1] bool, which nobody has waited for."""
+    return torch.stack([tensor.isfinite().all() for tensor in kept]).all(0, keepdim=True)
 
 
 def entry_tensors(entry: SegmentEntry, slabs: Slabs) -> list[torch.Tensor]:
     """All that an entry keeps, layer by layer within each: its bytes, in one order."""
-    kept = [slabs.states[entry.state_slot], slabs.conv_tails[entry.state_slot]]
+    kept = _row(slabs, entry.state_slot)
     if slabs.transitions is not None and entry.transition_slot != NO_SLOT:
         kept.append(slabs.transitions[entry.transition_slot])
-    return [*kept, slabs.keys[:, entry.kv_slots], slabs.values[:, entry.kv_slots]]
+    slots = upload(entry.kv_slots, slabs.keys.device)
+    return [*kept, slabs.keys[:, slots], slabs.values[:, slots]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import final
 
 from hypic_sdk.config import SchedulerConfig
@@ -20,6 +21,7 @@ from hypic_sdk.engine.ending import (
     not_finite_segment,
     token_event,
 )
+from hypic_sdk.engine.entry_ledger import EntryLedger
 from hypic_sdk.engine.fetching import EntryFetcher, Fetching
 from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.engine.report import engine_report
@@ -60,6 +62,7 @@ class Scheduler:
         self._events: list[Event] = []
         self._step = 0
         self._fetching = Fetching(store.slabs)
+        self.ledger: EntryLedger | None = None  # of a worker among several
         self._cold.on_drop(self._fetching.drop)
         self._composer = Composer(settings.step_tokens)
 
@@ -188,11 +191,12 @@ class Scheduler:
         """Book what a forward gave."""
         for reply in batch.decodes:
             reply.position += 1
-        for step, told in zip(batch.assemblies, result.prompt_logprobs, strict=True):
+        saved = zip(batch.assemblies, result.prompt_logprobs, result.finite.snapshots, strict=True)
+        for step, told, are_finite in saved:
             step.request.prompt_logprobs += told
-            self._advance(step, now_s)
+            self._advance(step, are_finite, now_s)
         row_ms = result.step_ms / max(1, batch.num_rows)
-        for cold, is_finite in zip(batch.colds, result.cold_finite, strict=True):
+        for cold, is_finite in zip(batch.colds, result.finite.colds, strict=True):
             self._advance_cold(cold, row_ms, now_s, is_finite=is_finite)
         for reply, logits_V in result.held:
             reply.held_logits = logits_V
@@ -200,13 +204,13 @@ class Scheduler:
             reply.held_logits = None
             self._accept(reply, sampled)
 
-    def _advance(self, step: AssemblyStep, now_s: float) -> None:
-        """A stretch of an assembling request went through."""
+    def _advance(self, step: AssemblyStep, are_finite: Sequence[bool], now_s: float) -> None:
+        """A stretch of an assembling request went through; `are_finite`: its snapshots."""
         request, grant = step.request, step.request.held
         request.position, request.next_unit = step.position, step.next_unit
         request.stamp = self._step
         grant.load_slot = grant.state_slot
-        keep_snapshots(self._store, step)
+        keep_snapshots(self._store, step, are_finite)
         if request.position == request.num_prompt_tokens:
             grant.lease.release_entries()
             self._admission.is_stale = True
@@ -230,6 +234,8 @@ class Scheduler:
     def _commit_job(self, job: ColdJob, now_s: float) -> None:
         """An entry is complete: whoever waits for it goes on."""
         self._cold.commit(job)
+        if self.ledger is not None:
+            self.ledger.made(job)
         self._admission.is_stale = True
         for request in job.requests:
             request.held.pending.discard(job.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hypic_sdk.families.recurrence import LinearFamily, Recurrence
-from hypic_sdk.kernels.activation import sigmoid, softplus
+from hypic_sdk.kernels.delta_gates.op import delta_gates
 
 
 def gated_delta_rule(
@@ -32,13 +32,12 @@ def gated_delta_rule(
         scale: of the query; K^-0.5 if none is given.
     """
     wide = torch.promote_types(value.dtype, torch.float32)
-    erase = sigmoid(strength_logits.to(wide))
-    steps = softplus(decay_logits.to(wide) + decay_bias.to(wide))
+    log_decay, erase = delta_gates(strength_logits, decay_logits, A_log, decay_bias, wide)
     return Recurrence(
         query,
         key,
         value,
-        log_decay=-A_log.to(wide).exp() * steps,
+        log_decay=log_decay,
         erase=erase if strength_max == 1.0 else strength_max * erase,
         scale=key.shape[-1] ** -0.5 if scale is None else scale,
         unit_keys=True,

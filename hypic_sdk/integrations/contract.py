@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Any, Protocol, final
 
 from hypic_sdk.matching import AutoSegmenter, Cut, KnownText
@@ -15,7 +14,6 @@ __all__ = [
     "SegmentRegistry",
     "Segmenter",
     "cache_details",
-    "register",
     "report_values",
 ]
 
@@ -61,16 +59,6 @@ class SegmentRegistry:
     def cut(self, prompt: str) -> Cut:
         """See `AutoSegmenter.cut`."""
         return self._segmenter.cut(prompt)
-
-
-def register(
-    registry: SegmentRegistry, texts: Iterable[str], segments: Iterable[Any]
-) -> Mapping[str, str]:
-    """Note the ids that a server gave to texts; ids by text."""
-    ids = {text: segment.id for text, segment in zip(texts, segments, strict=True)}
-    for text, segment_id in ids.items():
-        registry.add(text, segment_id)
-    return MappingProxyType(ids)
 
 
 def cache_details(usage: Usage) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from hypic_sdk.kernels.norm.op import gated_rms_norm, rms_norm
+from hypic_sdk.kernels.norm.op import add_rms_norm, gated_rms_norm, rms_norm
 
 
 class RMSNorm(nn.Module):
@@ -22,6 +22,10 @@ class RMSNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise the last axis, in fp32 (fp64 for fp64); the result has x's dtype."""
         return rms_norm(x, self.weight, eps=self.eps, zero_centred=self.zero_centred)
+
+    def after(self, x: torch.Tensor, added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A residual and its norm: x + added, and what `forward` makes of it."""
+        return add_rms_norm(x, added, self.weight, eps=self.eps, zero_centred=self.zero_centred)
 
 
 class GatedRMSNorm(nn.Module):

@@ -18,6 +18,7 @@ from hypic_sdk.errors import HypicError, TransferFailed, WorkerError, WorkerLost
 from hypic_sdk.links.link_ends import Arrival, Digest, Inbound, Outbound, Packed
 from hypic_sdk.links.pair_link import LinkAddress
 from hypic_sdk.prompt.segment import PromptPart, SegmentKey
+from hypic_sdk.transport.control import Alive
 from hypic_sdk.transport.peer_channel import PeerChannel
 from hypic_sdk.transport.peer_messages import (
     DropFetch,
@@ -30,6 +31,7 @@ from hypic_sdk.transport.peer_messages import (
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
+MAX_REST_S = 30.0  # of links from a peer that break each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,15 @@ class Wanted:
     namespace: str
     key: SegmentKey
     timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """Links from a peer that broke before anything came, one after the other."""
+
+    num_useless: int = 0
+    until_s: float = 0.0
+    broken: Inbound | None = None  # the last that was counted
 
 
 Give = Callable[[Packed | HypicError], None]
@@ -92,6 +103,8 @@ class Courier:
         self._tickets = itertools.count(1)
         self._inbound: dict[str, Inbound] = {}
         self._outbound: dict[str, Outbound] = {}
+        self._num_fetched = self._num_not_fetched = self._fetched_bytes = 0
+        self._rests: dict[str, _Rest] = {}
         self._lost: set[str] = set()  # ids are used once: one a death
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hypic-courier", daemon=True)
@@ -107,6 +120,7 @@ class Courier:
     def fetch(self, worker: str, wanted: Wanted, tell: Callable[[Arrival], None]) -> int:
         """Ask a peer for an entry; returns the ticket, and `tell` gets its arrival."""
         ticket = next(self._tickets)
+        tell = partial(self._count, tell)
         try:
             inbound = self._expect(worker, ticket, time.monotonic() + wanted.timeout_s, tell)
         except HypicError as error:
@@ -123,6 +137,21 @@ class Courier:
             inbound.fail(ticket, error)
         return ticket
 
+    def _count(self, tell: Callable[[Arrival], None], arrival: Arrival) -> None:
+        with self._lock:
+            came = arrival.payload
+            self._num_fetched += came is not None
+            self._num_not_fetched += came is None
+            self._fetched_bytes += 0 if came is None else came.numel()
+        tell(arrival)
+
+    def alive(self) -> Alive:
+        """A sign of life, with what was counted so far."""
+        with self._lock:
+            return Alive(
+                self._worker, self._num_fetched, self._num_not_fetched, self._fetched_bytes
+            )
+
     def _expect(
         self, worker: str, ticket: int, deadline_s: float, tell: Callable[[Arrival], None]
     ) -> Inbound:
@@ -137,11 +166,28 @@ class Courier:
                 raise WorkerLost(f"worker {worker} is gone")
             inbound = self._inbound.get(worker)
             if inbound is None or not inbound.expect(ticket, deadline_s, tell):
+                self._pause(worker, inbound)
                 epoch = 1 if inbound is None else inbound.address.epoch + 1
                 inbound = Inbound(self._host, epoch, self._device, self._digest)
                 inbound.expect(ticket, deadline_s, tell)
                 self._inbound[worker] = inbound
             return inbound
+
+    def _pause(self, worker: str, broken: Inbound | None) -> None:
+        """Try no new link for a while after several that carried nothing; under the lock.
+
+        Each try may take seconds to fail, while a request waits for it.
+        """
+        now_s = time.monotonic()
+        rest = self._rests.get(worker, _Rest())
+        if broken is not None and broken.num_taken == 0 and broken is not rest.broken:
+            pause_s = 0.0 if rest.num_useless == 0 else min(MAX_REST_S, 2.0**rest.num_useless)
+            rest = _Rest(rest.num_useless + 1, now_s + pause_s, broken)
+        elif broken is not None and broken.num_taken:
+            rest = _Rest()
+        self._rests[worker] = rest
+        if now_s < rest.until_s:
+            raise TransferFailed(f"links from worker {worker} break: none is tried for a while")
 
     def drop(self, worker: str, ticket: int) -> None:
         """A fetch is not wanted any more; its arrival is not told."""
@@ -154,6 +200,7 @@ class Courier:
         """A peer is gone for good: whatever was to come from it does not come."""
         with self._lock:
             self._lost.add(worker)
+            self._rests.pop(worker, None)
             inbound = self._inbound.pop(worker, None)
             outbound = self._outbound.pop(worker, None)
         self._channel.forget(worker)

@@ -18,7 +18,11 @@ from hypic_sdk.transport.peer_messages import EntryReady, EntryRefused, FetchEnt
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-TRANSFER_TIMEOUT_S = 30.0  # of one entry, from the word that it comes to its last byte
+TRANSFER_TIMEOUT_S = 5.0  # of one entry, from the word that it comes to its last byte, and ...
+LEAST_BYTES_PER_S = 20e6  # ... a second more for so many: a slower link is no better than none
+
+MAX_LATE = 3
+"""Entries in a row that did not come: then the link is made anew, whatever is wrong with it."""
 
 Digest = Callable[[torch.Tensor], bytes]
 
@@ -41,6 +45,11 @@ class Arrival:
     error: HypicError | None = None
 
 
+def transfer_timeout_s(num_bytes: int) -> float:
+    """How long both ends wait for one entry."""
+    return TRANSFER_TIMEOUT_S + num_bytes / LEAST_BYTES_PER_S
+
+
 @final
 class Inbound:
     """Entries from one peer under one epoch: they come one after the other, on one thread."""
@@ -53,6 +62,8 @@ class Inbound:
         self._digest = digest
         self._link: PairLink | None = None
         self._lock = threading.Lock()
+        self.num_taken = 0  # entries that came whole
+        self._num_late = 0  # that did not come, since the last that did
         self._awaited: dict[int, tuple[float, Callable[[Arrival], None]]] = {}
         self._announced: set[int] = set()  # their bytes are on the way: they have time of their own
         self._inbox: queue.SimpleQueue[EntryReady | None] = queue.SimpleQueue()
@@ -101,6 +112,10 @@ class Inbound:
             ]
         for ticket in late:
             self.fail(ticket, TransferFailed("the other worker did not send the entry in time"))
+        self._num_late += len(late)
+        if self._num_late >= MAX_LATE:
+            # its sender may hang where nothing can be told
+            self._break(TransferFailed(f"{self._num_late} entries in a row did not come in time"))
         return late
 
     def _arrive(self, arrival: Arrival) -> None:
@@ -128,10 +143,15 @@ class Inbound:
         if self._link is None:
             self._link = self._pending.accept(self._device)
         payload = self._link.receive(
-            message.num_bytes, timeout_s=TRANSFER_TIMEOUT_S, device=self._device
+            message.num_bytes,
+            timeout_s=transfer_timeout_s(message.num_bytes),
+            device=self._device,
+            number=message.ticket,
         )
         if self._digest(payload.cpu()) != message.digest:
             raise TransferFailed("an entry came with other bytes than were sent")
+        self.num_taken += 1
+        self._num_late = 0
         return Arrival(message.ticket, payload, message.made_ms)
 
     def _break(self, error: HypicError) -> None:
@@ -140,6 +160,8 @@ class Inbound:
             tickets = list(self._awaited)
         if not was_broken:
             logger.info("link of epoch %d ends: %s", self.address.epoch, error)
+        self._inbox.put(None)
+        self._pending.close()
         if self._link is not None:
             self._link.close()
         for ticket in tickets:
@@ -148,7 +170,6 @@ class Inbound:
     def close(self, error: HypicError) -> None:
         """Take nothing more; what is awaited is told as lost."""
         self._break(error)
-        self._inbox.put(None)
 
 
 @final
@@ -209,7 +230,8 @@ class Outbound:
         self._announce(request.asker, ready)
         if self._link is None:
             self._link = join(self.address, self._device, timeout_s=CONNECT_TIMEOUT_S)
-        self._link.send(payload, timeout_s=TRANSFER_TIMEOUT_S)
+        timeout_s = transfer_timeout_s(payload.numel())
+        self._link.send(payload, timeout_s=timeout_s, number=request.ticket)
 
     def close(self, error: HypicError) -> None:
         """Send nothing more."""

@@ -22,6 +22,8 @@ from hypic_sdk.errors import TransferFailed
 dist: Any = torch.distributed  # much of what is used here is in no stub
 RECEIVER, SENDER = 0, 1  # ranks
 MAX_PIECE_BYTES = 256 << 20  # of one send: what one wait is for
+MAX_PIECES = 1 << 10
+MAX_NUMBER = 1 << 20  # payload numbers come round again after so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +51,25 @@ class PairLink:
         """Whether it can still carry anything."""
         return self._group is not None
 
-    def send(self, payload: torch.Tensor, *, timeout_s: float) -> None:
+    def send(self, payload: torch.Tensor, *, timeout_s: float, number: int = 0) -> None:
         """Send a payload.
 
         Args:
             payload: [n] uint8, contiguous, on the device that the link was made for.
+            number: which payload it is; the receiver asks for the same one.
         Raises:
             TransferFailed: not taken in time, or the other end is gone; the link is closed.
         """
         assert self._rank == SENDER, "a receiver does not send"
-        self._move(payload, timeout_s)
+        self._move(payload, timeout_s, number)
 
-    def receive(self, num_bytes: int, *, timeout_s: float, device: torch.device) -> torch.Tensor:
+    def receive(
+        self, num_bytes: int, *, timeout_s: float, device: torch.device, number: int = 0
+    ) -> torch.Tensor:
         """Receive a payload.
+
+        One of another number is not taken for it: nothing comes where the ends got out of step.
+        (Gloo ends the process when a payload meets the place of one of another size.)
 
         Returns:
             [num_bytes] uint8: memory of its own, which nobody else writes or has written.
@@ -70,13 +78,14 @@ class PairLink:
         """
         assert self._rank == RECEIVER, "a sender does not receive"
         payload = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-        self._move(payload, timeout_s)
+        self._move(payload, timeout_s, number)
         return payload
 
-    def _move(self, payload: torch.Tensor, timeout_s: float) -> None:
+    def _move(self, payload: torch.Tensor, timeout_s: float, number: int) -> None:
         deadline_s = time.monotonic() + timeout_s
         peer = SENDER if self._rank == RECEIVER else RECEIVER
-        for tag, piece in enumerate(payload.split(MAX_PIECE_BYTES)):
+        first = number % MAX_NUMBER * MAX_PIECES
+        for tag, piece in enumerate(payload.split(MAX_PIECE_BYTES), first):
             left_s = deadline_s - time.monotonic()
             group = self._group
             if group is None or left_s <= 0:
@@ -122,24 +131,28 @@ class PendingLink:
         """
         self._timeout_s = timeout_s
         try:
-            port, listener = _listen(host)
-            self._store = dist.TCPStore(
-                host, port, 2, is_master=True, timeout=timedelta(seconds=timeout_s),
-                wait_for_workers=False, master_listen_fd=listener,
-            )  # fmt: skip
-        except (OSError, RuntimeError) as error:
+            # only listens: who asks for an entry must not wait for a store to come about
+            self._listener = socket.create_server((host, 0), backlog=8)
+        except OSError as error:
             raise TransferFailed(f"no link can listen at {host}: {error}") from error
-        self.address = LinkAddress(host, self._store.port, epoch)
+        self.address = LinkAddress(host, int(self._listener.getsockname()[1]), epoch)
 
     def accept(self, device: torch.device) -> PairLink:
-        """Wait for the sender.  Raises TransferFailed: none came in time."""
-        return _connect(self._store, self.address, RECEIVER, device, self._timeout_s)
+        """Wait for the sender; once.  Raises TransferFailed: none came in time."""
+        timeout = timedelta(seconds=self._timeout_s)
+        try:
+            # with a socket of its own a store would listen at every address of the machine
+            store = dist.TCPStore(
+                self.address.host, self.address.port, 2, is_master=True, timeout=timeout,
+                wait_for_workers=False, master_listen_fd=self._listener.detach(),
+            )  # fmt: skip
+        except (OSError, RuntimeError) as error:
+            raise TransferFailed(f"no store at {self.address}: {error}") from error
+        return _connect(store, self.address, RECEIVER, device, self._timeout_s)
 
-
-def _listen(host: str) -> tuple[int, int]:
-    """A port of this address alone, and the socket's descriptor: a store by itself takes all."""
-    with socket.create_server((host, 0), backlog=8) as server:
-        return int(server.getsockname()[1]), server.detach()
+    def close(self) -> None:
+        """Listen no longer, if nobody was accepted."""
+        self._listener.close()
 
 
 def join(address: LinkAddress, device: torch.device, *, timeout_s: float) -> PairLink:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MAX_ERROR_CHARS = 400
 _SMALL_FILES = ("*.json", "*.jinja")
 _WEIGHTS = ("*.safetensors",)
 # folders of a repository hold other models or other formats of the same one
@@ -68,6 +69,8 @@ def model_folder(
             offline mode, not in the cache.  `details` hold `repository`, `revision` and `reason`
             (`not_found`, `no_such_revision`, `gated`, `offline`, `unreachable` or `refused`).
     """
+    if isinstance(model, str) and not model.strip():
+        raise ModelFileError("the model's name is empty: give a folder or an id of the hub")
     folder = Path(model).expanduser()
     if folder.is_dir() or not isinstance(model, str):
         return folder
@@ -134,7 +137,7 @@ def _refusal(hub_id: HubId, error: Exception) -> ModelFileError:
     """The error in our words: what it is, and what to do."""
     reason, sentence = _reason(error)
     return ModelFileError(
-        f"{hub_id} is no folder here, and {sentence} ({_first_line(error)})",
+        f"{hub_id} is no folder here, and {sentence} ({_shortened(error)})",
         repository=hub_id.name,
         revision=hub_id.revision,
         reason=reason,
@@ -162,9 +165,12 @@ def _reason(error: Exception) -> tuple[str, str]:
     return "unreachable", "the hub can not be reached, nor does its cache hold the whole of it"
 
 
-def _first_line(error: Exception) -> str:
-    text = next((line for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text.strip()[:200]}"
+def _shortened(error: Exception) -> str:
+    """The error on one line; the library breaks lines within sentences."""
+    text = " ".join(str(error).split())
+    if len(text) > _MAX_ERROR_CHARS:
+        text = text[:_MAX_ERROR_CHARS].rpartition(" ")[0] + " ..."
+    return f"{type(error).__name__}: {text}"
 
 
 def _bar(on_progress: OnProgress | None) -> type[Any]:

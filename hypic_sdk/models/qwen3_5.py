@@ -93,8 +93,9 @@ class DecoderLayer(nn.Module):
 
     def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[L, D] -> [L, D]."""
-        hidden_LD = hidden_LD + self.mixer(self.mixer_norm(hidden_LD), context)
-        output: torch.Tensor = hidden_LD + self.mlp(self.mlp_norm(hidden_LD), context)
+        mixed_LD = self.mixer(self.mixer_norm(hidden_LD), context)
+        hidden_LD, normed_LD = self.mlp_norm.after(hidden_LD, mixed_LD)
+        output: torch.Tensor = hidden_LD + self.mlp(normed_LD, context)
         return output
 
 

@@ -20,13 +20,20 @@ class StopStrings:
         self._stops = tuple(stop for stop in stops if stop)
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
+        self._num_skipped = 0  # characters of the held text within which no stop string ends
         self.stopped = False
 
-    def push(self, text: str) -> str:
-        """Take more text; the part of it that is safe to hand out.  Nothing after a stop."""
+    def push(self, text: str, *, looks: bool = True) -> str:
+        """Take more text; the part of it that is safe to hand out.  Nothing after a stop.
+
+        Args:
+            looks: whether a stop string may end in this text; one that begins in it always may.
+        """
         if self.stopped:
             return ""
         self._held += text
+        if not looks:
+            self._num_skipped = len(self._held)
         cut = self._first_stop()
         if cut is not None:
             self.stopped = True
@@ -34,6 +41,7 @@ class StopStrings:
             return safe
         sure = len(self._held) - self._num_unsure()
         safe, self._held = self._held[:sure], self._held[sure:]
+        self._num_skipped = max(0, self._num_skipped - sure)
         return safe
 
     def finish(self) -> str:
@@ -46,7 +54,7 @@ class StopStrings:
         found = [
             (start + len(stop), start)
             for stop in self._stops
-            if (start := self._held.find(stop)) >= 0
+            if (start := self._held.find(stop, max(0, self._num_skipped + 1 - len(stop)))) >= 0
         ]
         return min(found)[1] if found else None
 
@@ -57,7 +65,10 @@ class StopStrings:
             (
                 size
                 for size in range(longest, 0, -1)
-                if any(stop.startswith(self._held[-size:]) for stop in self._stops)
+                if any(
+                    len(stop) > size and stop.startswith(self._held[-size:])
+                    for stop in self._stops
+                )
             ),
             0,
         )
@@ -67,9 +78,14 @@ class StopStrings:
 class ReplyText:
     """Token ids in, text deltas out; knows when a stop string has ended the reply."""
 
-    def __init__(self, tokenizer: Decoder, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Decoder, stops: Sequence[str] = (), *, min_tokens: int = 0
+    ) -> None:
+        """`min_tokens`: a stop string that these first tokens complete does not end the reply."""
         self._decoder = IncrementalDecoder(tokenizer)
         self._stops = StopStrings(stops)
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
         self.num_decoded = 0  # characters that the ids so far have given, also those held back
 
     @property
@@ -80,9 +96,11 @@ class ReplyText:
     def push(self, token_ids: Sequence[int]) -> str:
         """Take more ids; the text that can be handed out now."""
         text = self._decoder.push(token_ids)
+        self._num_tokens += len(token_ids)
         self.num_decoded += len(text)
-        return self._stops.push(text)
+        return self._stops.push(text, looks=self._num_tokens > self._min_tokens)
 
     def finish(self) -> str:
         """The text still held back at the end of the reply."""
-        return self._stops.push(self._decoder.finish()) + self._stops.finish()
+        looks = self._num_tokens > self._min_tokens
+        return self._stops.push(self._decoder.finish(), looks=looks) + self._stops.finish()

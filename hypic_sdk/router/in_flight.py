@@ -64,7 +64,3 @@ class WorkerTally:
             num_not_fetched=alive.num_not_fetched,
             fetched_bytes=alive.fetched_bytes,
         )
-
-    def __add__(self, other: WorkerTally) -> WorkerTally:
-        names = self.__slots__
-        return WorkerTally(**{name: getattr(self, name) + getattr(other, name) for name in names})

@@ -80,10 +80,11 @@ class PlacementIndex:
     def give_up(self, place: Place, worker: WorkerId) -> None:
         """A worker may not make it after all; should it hold it, that stays."""
         known = self._known.get(place)
-        if known is not None and known.maker == worker and worker not in known.holders:
+        if known is None or known.maker != worker:
+            return
+        known.maker = None
+        if worker not in known.holders:
             self.drop(place, worker)
-        elif known is not None and known.maker == worker:
-            known.maker = None
 
     def delete(self, places: Iterable[Place]) -> None:
         """Nobody holds these any more."""

@@ -94,6 +94,11 @@ class Router:
             self._books.members.leave(worker)
             self._books.index.lose(worker)
 
+    def ports(self) -> dict[WorkerId, WorkerPort]:
+        """The workers that are here."""
+        with self._lock:
+            return dict(self._ports)
+
     def states(self) -> dict[WorkerId, WorkerState]:
         """Every worker as it stands."""
         with self._lock:
@@ -192,9 +197,8 @@ class Router:
             if known.num_tries != num_tries:  # it went to another worker
                 return
             goes_again = is_last(event) and known.may_go_again(event)
-            if event.token_ids or is_last(event):
-                self._books.spoke(known, event)
-                known.has_spoken = not goes_again
+            self._books.spoke(known, event)
+            known.has_spoken = not goes_again
             if is_last(event):
                 self._books.end(known, event)
                 if not goes_again:

@@ -2,7 +2,8 @@
 
 One thread receives; callers on any thread send.  Every accepted request gets its last event, also
 when the process dies.  One that nobody has heard of yet is then sent to the next process: alone, if
-it was in the batch (design 11).
+it was in the batch (design 11), and only within a few seconds, so that its caller hears in time.
+Nobody else waits long for such a suspect.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hypic_sdk.errors import (
     from_payload,
 )
 from hypic_sdk.prompt.segment import PromptPart
-from hypic_sdk.server.suspects import MAX_DEATHS, OpenRequest, Suspects, rejected
+from hypic_sdk.server.suspects import OpenRequest, Suspects
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
 from hypic_sdk.transport.control import (
@@ -45,8 +46,9 @@ from hypic_sdk.transport.messages import EngineRequest, TokenEvent, WarmEvent, W
 
 logger = logging.getLogger(__name__)
 
-HOLD_S = 120.0  # that a request waits for a process, or for its turn, before it is sent
-SUSPECT_WAIT_S = 30.0  # that a suspect waits before the others are held up for it
+RETRY_S = 8.0  # from the death of a process until all that it had is well on its way, or ended
+ALONE_S = 1.0  # that others wait for a suspect that runs alone
+SUSPECT_WAIT_S = 3.0  # that one which is asked for again waits for the others before it joins them
 ANSWER_TIMEOUT_S = 30.0  # a question is answered between two steps, each well under a second
 
 
@@ -60,9 +62,11 @@ class EngineLink:
         *,
         suspects: Suspects | None = None,
         waits: bool = True,
+        retry_s: float = RETRY_S,
     ) -> None:
         """
         Args:
+            retry_s: how long after the death of a process what it had may wait to be tried again.
             suspects: of all engines of a fleet; none: of this one.
             waits: keep for the next process what nobody has heard of; false: it ends with
                 WorkerLost, and whoever sent it gives it to another engine.
@@ -76,7 +80,8 @@ class EngineLink:
         self._suspects = suspects or Suspects(clock)
         self._requests: dict[str, OpenRequest] = {}
         self._held: list[OpenRequest] = []  # of these, the ones that wait to be sent, in order
-        self._alone: OpenRequest | None = None  # a suspect that was sent
+        self._trial: OpenRequest | None = None  # the suspect that was sent last
+        self._retry_s = retry_s
         self._asked: dict[int, Future[Any]] = {}
         self._ask_ids = itertools.count(1)
 
@@ -100,25 +105,28 @@ class EngineLink:
         with self._lock:
             self._channel = channel
             self._num_attached += 1
-            for one in self._held:
-                one.held_s = self._clock()  # from now on it waits for its turn
             self._send_held()
 
     def lose_process(self, error: WorkerLost) -> None:
         """The process is gone: nothing more is sent to it, and what it had ends or waits."""
         ended: list[tuple[OpenRequest, HypicError]] = []
         with self._lock:
-            self._channel = self._alone = None
+            self._channel = self._trial = None
             asked, self._asked = self._asked, {}
             sent = [one for one in self._requests.values() if one.is_sent]
             self._suspects.note_death(sent)
             for one in sent:
+                if one.is_given_up:
+                    del self._requests[one.message.request_id]
+                    continue
                 verdict = self._suspects.verdict(one, error, waits=self._waits)
                 if verdict is None:
                     self._held.append(one)
                 else:
                     del self._requests[one.message.request_id]
                     ended.append((one, verdict))
+            for one in self._held:
+                one.deadline_s = one.deadline_s or self._clock() + self._retry_s
             if not self._waits:
                 ended += [(one, error) for one in self._held]
                 for one in self._held:
@@ -131,39 +139,71 @@ class EngineLink:
     def lose_all(self, error: HypicError) -> None:
         """There will be no process: all that is open ends with `error`."""
         with self._lock:
-            self._channel = self._alone = None
+            self._channel = self._trial = None
             requests, self._requests, self._held = self._requests, {}, []
             asked, self._asked = self._asked, {}
-        self._tell_all([(one, error) for one in requests.values()])
+        self._tell_all([(one, error) for one in requests.values() if not one.is_given_up])
         for future in asked.values():
             future.set_exception(error)
 
     def tick(self) -> None:
-        """Now and then: send what may go, end what waited too long to be sent."""
+        """Now and then: send what may go, end what would be answered too late."""
         ended: list[tuple[OpenRequest, HypicError]] = []
         with self._lock:
+            if self._trial is not None and self._is_in_the_way(self._trial):
+                self._trial.is_given_up = True
+                self._sent(CancelRequest(self._trial.message.request_id))
+                ended.append((self._trial, _too_late()))
             self._send_held()
-            for one in list(self._held):
-                if self._clock() - one.held_s > HOLD_S:
-                    self._held.remove(one)
-                    del self._requests[one.message.request_id]
-                    ended.append((one, WorkerLost(f"no engine took the request in {HOLD_S:g} s")))
+            for one in [one for one in self._held if self._waited_too_long(one)]:
+                self._held.remove(one)
+                del self._requests[one.message.request_id]
+                ended.append((one, _too_late()))
         self._tell_all(ended)
 
-    def _send_held(self) -> None:
-        """Send what may go, under the lock: suspects one by one, with nothing else in flight.
+    def _waited_too_long(self, one: OpenRequest) -> bool:
+        now_s = self._clock()
+        if one.deadline_s is not None:
+            return now_s > one.deadline_s
+        return one.is_suspect and now_s - one.held_s > self._retry_s
 
-        The others go first; only where a suspect has waited for long do they wait for it.
+    def _is_in_the_way(self, trial: OpenRequest) -> bool:
+        """Whether a suspect that is tried again takes too long: for its caller, or for others."""
+        if trial.has_spoken or trial.is_given_up or trial.deadline_s is None:
+            return False
+        now_s = self._clock()
+        others = (one for one in self._held if not one.is_suspect)
+        return now_s > trial.deadline_s or any(now_s - one.held_s > ALONE_S for one in others)
+
+    def _send_held(self) -> None:
+        """Send what may go, under the lock.
+
+        Whatever is no suspect goes at once; while a suspect runs that has not spoken yet, it waits
+        for that, at most `ALONE_S`.  Suspects go one by one, with nothing else in flight.  One that
+        its caller asked for again may find no such moment: then it goes beside the others.
         """
-        if self._channel is None or self._alone is not None:
+        if self._channel is None:
             return
-        suspects = [one for one in self._held if one.is_alone]
-        is_shut = bool(suspects) and self._clock() - suspects[0].held_s > SUSPECT_WAIT_S
-        for one in [] if is_shut else [one for one in self._held if not one.is_alone]:
-            self._send(one)
+        for one in [one for one in self._held if not one.is_suspect]:
+            if self._may_join(one):
+                self._send(one)
+        if self._trial is not None and not self._trial.has_spoken:
+            return
         is_idle = not any(one.is_sent for one in self._requests.values())
-        if suspects and is_idle and self._send(suspects[0]):
-            self._alone = suspects[0]
+        for one in [one for one in self._held if one.is_suspect]:
+            waited_s = self._clock() - one.held_s
+            if is_idle or (one.deadline_s is None and waited_s > SUSPECT_WAIT_S):
+                if self._send(one):
+                    self._trial = one
+                return
+
+    def _may_join(self, one: OpenRequest) -> bool:
+        """Whether one that is no suspect may run beside the suspect that runs, if any does."""
+        trial = self._trial
+        if trial is None or trial.has_spoken:
+            return True
+        # asked for again by its caller: it is not given up, however long it takes
+        return trial.deadline_s is None and self._clock() - one.held_s > ALONE_S
 
     def _send(self, one: OpenRequest) -> bool:
         if not self._sent(one.message):
@@ -196,7 +236,9 @@ class EngineLink:
                 known.has_spoken = True
                 if is_last(event):
                     self._end(known, is_well=event.error is None)
-        if known is not None:
+                elif known is self._trial and self._held:
+                    self._send_held()
+        if known is not None and not known.is_given_up:
             self._tell(known.listener, event)
 
     def _end(self, one: OpenRequest, *, is_well: bool) -> None:
@@ -204,8 +246,8 @@ class EngineLink:
         del self._requests[one.message.request_id]
         if is_well:
             self._suspects.clear(one.message)
-        if self._alone is one:
-            self._alone = None
+        if self._trial is one:
+            self._trial = None
         if self._held:
             self._send_held()
 
@@ -256,10 +298,10 @@ class EngineLink:
         """Send the request or hold it, under the lock; or say why not."""
         if self._channel is None:
             return WorkerLost("the engine is starting; try again")
-        num_deaths = self._suspects.num_deaths(one.message)
-        if num_deaths >= MAX_DEATHS:
-            return rejected(one.message)
-        one.is_alone = num_deaths > 0
+        rejection = self._suspects.rejection(one.message)
+        if rejection is not None:
+            return rejection
+        one.is_suspect = self._suspects.known(one.message)
         one.num_lost = int(not self._waits and self._suspects.was_lost(one.message))
         self._requests[one.message.request_id] = one
         self._held.append(one)
@@ -342,3 +384,7 @@ class EngineLink:
             raise WorkerError(
                 f"the engine did not answer {question.value} within {ANSWER_TIMEOUT_S:g} s"
             ) from None
+
+
+def _too_late() -> WorkerLost:
+    return WorkerLost("the engine ended, and the request could not be tried again soon: ask again")

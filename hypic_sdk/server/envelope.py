@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from hypic_sdk.errors import HypicError
+from hypic_sdk.errors import HypicError, WorkerLost
 
 _TYPES = {
     401: "authentication_error",
@@ -53,7 +53,7 @@ def error_response(
     headers = {"X-Should-Retry": "true" if error.retryable else "false"}
     if allow is not None:
         headers["Allow"] = allow
-    if status in _WAIT:
+    if status in _WAIT or isinstance(error, WorkerLost):  # another engine is being started
         headers["Retry-After"] = str(retry_after_s)
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
@@ -24,11 +24,14 @@ from hypic_sdk.server.supervisor import (
     EngineSupervisor,
 )
 from hypic_sdk.server.suspects import Suspects
+from hypic_sdk.server.worker_status import WorkerFacts
 from hypic_sdk.transport.codec import Message
 from hypic_sdk.transport.control import Alive, EngineReady, EntriesChanged, Question
 from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import EngineRequest, WarmRequest
+from hypic_sdk.transport.peer_key import check_private
 from hypic_sdk.transport.process_settings import PeerSettings, ProcessSettings
+from hypic_sdk.transport.worker_port import WorkerPort
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +52,24 @@ class Fleet:
         *,
         costs: CostModel | None = None,
         hung_after_s: float = HUNG_AFTER_S,
+        hosts: Sequence[str] | None = None,
     ) -> None:
+        """
+        Args:
+            hung_after_s: how long a worker may be silent before it is ended.
+            hosts: an address of this machine for each worker's end of links; none: loopback.
+        Raises:
+            ConfigError: an address that is not a private one.
+        """
+        assert hosts is None or len(hosts) == num_workers, "an address for each worker"
+        for host in hosts or ():
+            check_private(host)
         self._folder = Path(tempfile.mkdtemp(prefix="hypic-peers-"))  # mode 0700
         suspects = Suspects()
         self._supervisors = [
             EngineSupervisor(
                 settings,
-                place=_Place(self, index, num_workers),
+                place=_Place(self, index, num_workers, hosts[index] if hosts else "127.0.0.1"),
                 suspects=suspects,
                 hung_after_s=hung_after_s,
             )
@@ -83,6 +97,10 @@ class Fleet:
     def process_ids(self) -> list[int | None]:
         """Of the running engine processes, by their place."""
         return [supervisor.process_id for supervisor in self._supervisors]
+
+    def ports(self) -> Mapping[WorkerId, WorkerPort]:
+        """The engines that are there now, each without the router: for measurements."""
+        return self.link.router.ports()
 
     def start(self) -> None:
         """Start all processes; returns at once."""
@@ -136,7 +154,8 @@ class Fleet:
 class _Place:
     """One place in a fleet: names each process that takes it."""
 
-    def __init__(self, fleet: Fleet, index: int, num_workers: int) -> None:
+    def __init__(self, fleet: Fleet, index: int, num_workers: int, host: str) -> None:
+        self._host = host
         self._fleet = fleet
         self._index = index
         self._num_workers = num_workers
@@ -144,7 +163,8 @@ class _Place:
     def settings(self, base: ProcessSettings, num_restarts: int) -> ProcessSettings:
         """What the next process is started with."""
         name = self._name(num_restarts)
-        peers = PeerSettings(name, str(self._fleet.folder), self._index, self._num_workers)
+        folder = str(self._fleet.folder)
+        peers = PeerSettings(name, folder, self._index, self._num_workers, self._host)
         return replace(base, peers=peers)
 
     def ready(self, supervisor: EngineSupervisor, num_restarts: int) -> None:
@@ -164,6 +184,11 @@ class _Place:
 
     def _name(self, num_restarts: int) -> str:
         return f"w{self._index}-{num_restarts}"
+
+
+def place_of(worker: WorkerId) -> str:
+    """The part of a worker's name that outlives its process."""
+    return worker.rpartition("-")[0]
 
 
 @final
@@ -190,6 +215,19 @@ class FleetLink:
     def workers(self) -> Mapping[str, str]:
         """Every worker and its state."""
         return {worker: state.value for worker, state in self.router.states().items()}
+
+    def worker_facts(self) -> Mapping[str, WorkerFacts]:
+        """Every place, whatever process is there now; a process that is gone counts on."""
+        states = self.router.states()
+        facts = {f"w{index}": WorkerFacts("gone") for index in range(len(self._supervisors))}
+        for worker, tally in self.router.tallies().items():
+            place = place_of(worker)
+            known = facts[place]
+            sums = {name: getattr(known, name) + value for name, value in asdict(tally).items()}
+            facts[place] = replace(known, **sums)
+        for worker, state in states.items():
+            facts[place_of(worker)] = replace(facts[place_of(worker)], state=state.value)
+        return facts
 
     def submit(
         self,

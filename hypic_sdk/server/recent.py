@@ -69,11 +69,19 @@ def _note_title(titles: dict[Place, str], place: Place, title: str | None) -> No
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Requests that are over, and the tokens of their prompts."""
+    """Requests that are over, and the prompt tokens of those that were to reuse what there is."""
 
     num_requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+
+    def with_one(self, report: EngineReport | None) -> Totals:
+        """One request more; none: it was to reuse nothing, or did not get so far."""
+        return Totals(
+            self.num_requests + 1,
+            self.prompt_tokens + (0 if report is None else report.prompt_tokens),
+            self.cached_tokens + (0 if report is None else report.cached_tokens),
+        )
 
 
 @final
@@ -97,13 +105,8 @@ class RecentRequests:
         self, asked: Asked, reply: GrowingReply, *, error_code: str | None, total_ms: float
     ) -> None:
         """A request is over, well or not.  `error_code`: how it failed, if it did."""
-        report = reply.report
-        totals = self.totals
-        self.totals = Totals(
-            totals.num_requests + 1,
-            totals.prompt_tokens + (0 if report is None else report.prompt_tokens),
-            totals.cached_tokens + (0 if report is None else report.cached_tokens),
-        )
+        report, reuse = reply.report, reply.prepared.message.reuse
+        self.totals = self.totals.with_one(report if reuse else None)
         told: dict[str, Any] = {"timing_ms": RecentTiming(total=total_ms)}
         if report is not None:
             told = self._told(report, asked.titles, total_ms)
@@ -112,7 +115,7 @@ class RecentRequests:
                 id=reply.prepared.request_id,
                 endpoint=asked.endpoint,
                 stream=asked.stream,
-                mode="pic" if reply.prepared.message.reuse else "off",
+                mode="pic" if reuse else "off",
                 created_at=asked.created_at,
                 status=_status(reply, error_code),
                 error_code=error_code,
@@ -137,11 +140,11 @@ class RecentRequests:
             "timing_ms": RecentTiming(**cost.timing_ms.model_dump(), total=total_ms),
             "num_segments": len(report.segments),
             "segments": tuple(_segment(one, titles) for one in cost.segments or ()),
-            "picture": picture(report, few.segments, self._seams),
+            "picture": picture(report, few.segments, self._tail_tokens),
         }
 
-    def _seams(self, num_tokens: int) -> Any:
-        return self.facts.reuse.seam_widths(num_tokens, self.facts.conv_width)
+    def _tail_tokens(self, num_tokens: int) -> int:
+        return self.facts.reuse.seam_widths(num_tokens, self.facts.conv_width).tail_tokens
 
 
 def _status(reply: GrowingReply, error_code: str | None) -> Literal["ok", "failed", "cancelled"]:

@@ -40,3 +40,5 @@ class ServerSettings:
         for name in (*names, "keep_samples"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.sample_s <= 0.0:
+            raise ConfigError(f"sample_s must be more than 0, got {self.sample_s:g}")

@@ -18,7 +18,7 @@ from typing import Protocol, Self, final
 import msgspec
 
 from hypic_sdk.errors import HypicError, WorkerError, WorkerLost, from_payload
-from hypic_sdk.server.engine_link import EngineLink
+from hypic_sdk.server.engine_link import RETRY_S, EngineLink
 from hypic_sdk.server.suspects import Suspects
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
@@ -91,9 +91,11 @@ class EngineSupervisor:
         place: Place | None = None,
         suspects: Suspects | None = None,
         hung_after_s: float = HUNG_AFTER_S,
+        retry_s: float = RETRY_S,
     ) -> None:
         """
         Args:
+            retry_s: how long after its death what it had may wait to be tried again.
             module: what the process runs.
             place: among other workers; none: there are no others.
             suspects: of all of them.
@@ -101,7 +103,7 @@ class EngineSupervisor:
         """
         self._hung_after_s = hung_after_s
         self._place = place
-        self.link = EngineLink(suspects=suspects, waits=place is None)
+        self.link = EngineLink(suspects=suspects, waits=place is None, retry_s=retry_s)
         self._module = module
         self._settings = settings
         self._changed = threading.Condition()

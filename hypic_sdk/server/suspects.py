@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 from hypic_sdk.errors import HypicError, RequestRejected, WorkerLost
@@ -15,7 +15,7 @@ from hypic_sdk.transport import codec
 from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 
-MAX_DEATHS = 2  # of engines with the same request in the batch, the second time alone
+MAX_DEATHS = 3  # of engines with the same request in the batch; with nothing beside it: the second
 MAX_REMEMBERED = 1024
 FORGET_S = 3600.0
 
@@ -33,8 +33,10 @@ class OpenRequest:
         self.is_sent = False
         self.has_begun = False  # it had a part in a forward of the process that it was sent to
         self.has_spoken = False  # an event of it was handed on, so it can not begin anew
-        self.is_alone = False  # a suspect: nothing else may run beside it
+        self.is_suspect = False  # an engine died with it: not to run beside what it may end
         self.num_lost = 0  # processes that died with it
+        self.deadline_s: float | None = None  # of one that is to be sent again
+        self.is_given_up = False  # its caller was told; the engine has not let go of it yet
 
     @property
     def may_be_why(self) -> bool:
@@ -43,6 +45,18 @@ class OpenRequest:
         Whoever was sent twice and never heard of began all the same: the word of it was lost.
         """
         return self.has_begun or self.num_lost > 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Deaths:
+    """Of engines with one content in the batch."""
+
+    number: int = 0
+    is_why: bool = False
+    last_s: float = 0.0
+
+
+_NO_DEATHS = _Deaths()
 
 
 @final
@@ -57,13 +71,28 @@ class Suspects:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.RLock()
-        self._deaths: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # how many, the last
+        self._deaths: OrderedDict[bytes, _Deaths] = OrderedDict()
         self._lost: OrderedDict[bytes, None] = OrderedDict()  # sent elsewhere, not yet heard of
 
-    def num_deaths(self, message: EngineRequest | WarmRequest) -> int:
-        """Engines that died with this content."""
+    def known(self, message: EngineRequest | WarmRequest) -> bool:
+        """Whether an engine died with this content."""
+        return self._of(message).number > 0
+
+    def rejection(self, message: EngineRequest | WarmRequest) -> RequestRejected | None:
+        """The error of a request that is not tried again; none: it may be."""
+        deaths = self._of(message)
+        if not deaths.is_why:
+            return None
+        return RequestRejected(
+            f"{deaths.number} engine processes ended while this request ran; for {FORGET_S:g} s it "
+            "is not tried again",
+            request_id=message.request_id,
+            num_deaths=deaths.number,
+        )
+
+    def _of(self, message: EngineRequest | WarmRequest) -> _Deaths:
         if not self._deaths:  # the usual case costs nothing
-            return 0
+            return _NO_DEATHS
         with self._lock:
             return self._found(_content(message))
 
@@ -71,17 +100,22 @@ class Suspects:
         """Whether an engine died with this content that was never heard of since."""
         return bool(self._lost) and _content(message) in self._lost
 
-    def _found(self, content: bytes) -> int:
-        num_deaths, last_s = self._deaths.get(content, (0, 0.0))
-        return num_deaths if self._clock() - last_s < FORGET_S else 0
+    def _found(self, content: bytes) -> _Deaths:
+        deaths = self._deaths.get(content, _NO_DEATHS)
+        return deaths if self._clock() - deaths.last_s < FORGET_S else _NO_DEATHS
 
     def note_death(self, requests: Sequence[OpenRequest]) -> None:
-        """A process died with these: one death more for each that may be why."""
+        """A process died with these: one death more for each that may be why.
+
+        The second with nothing beside it, or the third, is its fault.
+        """
         # the same content, however often it was asked for, is one suspect
         contents = dict.fromkeys(_content(one.message) for one in requests if one.may_be_why)
         with self._lock:
             for content in contents:
-                self._deaths[content] = (self._found(content) + 1, self._clock())
+                number = self._found(content).number + 1
+                is_why = number >= MAX_DEATHS or (number > 1 and len(requests) == 1)
+                self._deaths[content] = _Deaths(number, is_why, self._clock())
                 self._deaths.move_to_end(content)
             while len(self._deaths) > MAX_REMEMBERED:
                 self._deaths.popitem(last=False)
@@ -103,9 +137,10 @@ class Suspects:
             waits: for the next process; false: somebody else sends it to another one.
         """
         if one.may_be_why:
-            one.is_alone = True
-            if self.num_deaths(one.message) >= MAX_DEATHS:
-                return rejected(one.message)
+            one.is_suspect = True
+            rejection = self.rejection(one.message)
+            if rejection is not None:
+                return rejection
         if one.has_spoken or isinstance(one.message, WarmRequest):
             return lost
         if not waits:
@@ -118,16 +153,6 @@ class Suspects:
         one.num_lost += 1
         one.held_s = self._clock()
         return None
-
-
-def rejected(message: EngineRequest | WarmRequest) -> RequestRejected:
-    """The error of a request that is not tried again."""
-    return RequestRejected(
-        f"{MAX_DEATHS} engine processes ended while this request ran, the last with nothing else "
-        f"beside it; for {FORGET_S:g} s it is not tried again",
-        request_id=message.request_id,
-        num_deaths=MAX_DEATHS,
-    )
 
 
 def _content(message: EngineRequest | WarmRequest) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, final
+from dataclasses import dataclass
+from typing import Any, Protocol, final, runtime_checkable
 
 
 class WorkerStatus(Protocol):
@@ -23,6 +24,27 @@ class WorkerStatus(Protocol):
         Raises:
             WorkerLost: nobody is there to ask.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """One place among several workers: its state, and what the processes there did so far."""
+
+    state: str  # joining, ready, silent, leaving; gone: between two processes
+    num_dispatched: int = 0  # requests that it was to answer
+    num_failed: int = 0  # of these, those that ended by an error of a worker
+    num_fetched: int = 0  # entries that came from other workers
+    num_not_fetched: int = 0  # entries that were asked for and did not come
+    fetched_bytes: int = 0
+
+
+@runtime_checkable
+class SeveralWorkers(Protocol):
+    """A `WorkerStatus` with several workers behind it."""
+
+    def worker_facts(self) -> Mapping[str, WorkerFacts]:
+        """Every worker by its place.  Never waits."""
         ...
 
 

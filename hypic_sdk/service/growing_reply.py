@@ -41,7 +41,9 @@ class PreparedRequest:
 
     def assembler(self, tokenizer: PromptTokenizer) -> ReplyAssembler:
         """What turns the events of one of its replies into text."""
-        return ReplyAssembler(tokenizer, self.stops, self.rules)
+        return ReplyAssembler(
+            tokenizer, self.stops, self.rules, min_tokens=self.message.sampling.min_tokens
+        )
 
 
 OnEnd = Callable[[PreparedRequest, ReplyAssembler], None]

@@ -50,9 +50,16 @@ class ReplyAssembler:
     """
 
     def __init__(
-        self, tokenizer: Decoder, stops: Sequence[str] = (), rules: ReplyRules = PLAIN
+        self,
+        tokenizer: Decoder,
+        stops: Sequence[str] = (),
+        rules: ReplyRules = PLAIN,
+        *,
+        min_tokens: int = 0,
     ) -> None:
-        self._text = ReplyText(tokenizer, stops)
+        """`min_tokens`: no stop string is looked for in these first tokens."""
+        self._text = ReplyText(tokenizer, stops, min_tokens=min_tokens)
+        self._can_stop = bool(stops)
         self._reader = ReplyReader(rules)
         self._token_ids: list[int] = []
         self._texts: list[str] = []
@@ -76,7 +83,10 @@ class ReplyAssembler:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """All ids so far, also those behind a stop string."""
+        """The ids so far, at a stop string up to the one that completed it.
+
+        What the engine draws until it hears of the stop is nobody's: how much that is is chance.
+        """
         return tuple(self._token_ids)
 
     @property
@@ -141,14 +151,16 @@ class ReplyAssembler:
         return "tool_calls" if self.calls else "stop"
 
     def _take_tokens(self, event: TokenEvent) -> str:
-        self._token_ids.extend(event.token_ids)
-        if not event.logprobs:
+        if not event.logprobs and not self._can_stop:
+            self._token_ids.extend(event.token_ids)
             return self._say(self._text.push(event.token_ids))
         said = []
         for number, token_id in enumerate(event.token_ids):
-            start = self._text.num_decoded
-            if number < len(event.logprobs) and not self._text.stopped:
-                self._waiting.append((start, event.logprobs[number]))
+            if self._text.stopped:
+                break
+            if number < len(event.logprobs):
+                self._waiting.append((self._text.num_decoded, event.logprobs[number]))
+            self._token_ids.append(token_id)
             said.append(self._text.push([token_id]))
         return self._say("".join(said))
 
@@ -158,12 +170,10 @@ class ReplyAssembler:
         return text
 
     def _release(self) -> tuple[TokenLogprobs, ...]:
-        """Log-probabilities of the tokens whose text has begun to be handed out."""
-        ended = self.is_over and not self._text.stopped
+        """Log-probabilities of the tokens whose text has begun to be handed out; at the end all."""
+        ended = self.is_over or self._text.stopped
         released = [one for start, one in self._waiting if ended or start < self._num_said]
-        # behind a stop string there are no tokens to tell of
-        kept = [] if ended or self._text.stopped else self._waiting[len(released) :]
-        self._waiting = kept
+        self._waiting = self._waiting[len(released) :]
         return tuple(released)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, final
 
 from hypic_sdk.prompt.catalog import SegmentCatalog
 from hypic_sdk.prompt.chat_template import ChatTemplate
@@ -29,6 +30,7 @@ from hypic_sdk.service.stream import ChunkStream, ReplyStream
 from hypic_sdk.service.token_memo import TokenMemo
 from hypic_sdk.service.warm_job import WarmJob
 from hypic_sdk.service.worker_port import WorkerPort
+from hypic_sdk.transport.control import Question
 from hypic_sdk.transport.messages import EngineRequest, SamplingParams, WarmRequest
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
@@ -94,22 +96,27 @@ class Service:
 
     # -- generation
 
-    def chat(self, request: ChatRequest) -> ChatCompletion:
-        """Answer a chat."""
-        return self.chat_shape.whole(self.stream(self.prepare_chat(request)).drain())
+    def chat(self, request: ChatRequest, timeout_s: float | None = None) -> ChatCompletion:
+        """Answer a chat.  Raises DeadlineExceeded: not over after `timeout_s`."""
+        return self.chat_shape.whole(self.stream(self.prepare_chat(request), timeout_s).drain())
 
-    def chat_chunks(self, request: ChatRequest) -> ChunkStream[ChatCompletionChunk, ChatCompletion]:
+    def chat_chunks(
+        self, request: ChatRequest, timeout_s: float | None = None
+    ) -> ChunkStream[ChatCompletionChunk, ChatCompletion]:
         """Answer a chat chunk by chunk; it is on its way when this returns."""
-        stream = self.stream(self.prepare_chat(request))
+        stream = self.stream(self.prepare_chat(request), timeout_s)
         return ChunkStream(stream, self.chat_shape.chunks(stream.reply), self.chat_shape.whole)
 
-    def complete(self, request: CompletionRequest) -> Completion:
-        """Continue a plain prompt."""
-        return self.completion_shape.whole(self.stream(self.prepare_completion(request)).drain())
+    def complete(self, request: CompletionRequest, timeout_s: float | None = None) -> Completion:
+        """Continue a plain prompt.  Raises DeadlineExceeded: not over after `timeout_s`."""
+        stream = self.stream(self.prepare_completion(request), timeout_s)
+        return self.completion_shape.whole(stream.drain())
 
-    def complete_chunks(self, request: CompletionRequest) -> ChunkStream[Completion, Completion]:
+    def complete_chunks(
+        self, request: CompletionRequest, timeout_s: float | None = None
+    ) -> ChunkStream[Completion, Completion]:
         """Continue a plain prompt chunk by chunk; it is on its way when this returns."""
-        stream = self.stream(self.prepare_completion(request))
+        stream = self.stream(self.prepare_completion(request), timeout_s)
         shape = self.completion_shape
         return ChunkStream(stream, shape.chunks(stream.reply), shape.whole)
 
@@ -180,8 +187,11 @@ class Service:
         id_ = segment_id(text)
         return CallerText(text, id_, token_ids=self._memo.token_ids(id_, text))
 
-    def stream(self, prepared: PreparedRequest) -> ReplyStream:
-        """Submit a prepared request."""
+    def stream(self, prepared: PreparedRequest, timeout_s: float | None = None) -> ReplyStream:
+        """Submit a prepared request; the engine ends one that is not over after `timeout_s`."""
+        if timeout_s is not None:
+            message = replace(prepared.message, timeout_s=timeout_s)
+            prepared = replace(prepared, message=message)
         return ReplyStream(self._growing(prepared), self._worker)
 
     def async_stream(self, prepared: PreparedRequest) -> AsyncReplyStream:
@@ -190,6 +200,11 @@ class Service:
 
     def _growing(self, prepared: PreparedRequest) -> GrowingReply:
         return GrowingReply(prepared, self._tokenizer, self._remember)
+
+    def usage(self) -> Mapping[str, Any]:
+        """The books of the worker's store, by the names of the wire's `CacheStats`."""
+        usage: Mapping[str, Any] = self._worker.ask(Question.USAGE)
+        return usage
 
     def cancel(self, request_id: str) -> None:
         """End a request; unknown ones are ignored."""

@@ -77,6 +77,7 @@ class Question(Enum):
     PRIORITY = "priority"  # `number` 0..99 of `parts`: lower ones are evicted first
     LIMIT = "limit"  # most bytes that a namespace's entries may hold: `number`
     HOLDINGS = "holdings"  # what a namespace holds in the pools -> dict
+    DIGESTS = "digests"  # of one worker's entries of `parts` -> list of SHA-256, none: not held
     CLEAR = "clear"  # drop all entries of the namespace -> how many
 
 

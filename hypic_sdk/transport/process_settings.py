@@ -17,7 +17,8 @@ class PeerSettings:
     folder: str  # of their sockets, mode 0700
     index: int  # of its place among them: which GPU it takes
     num_workers: int
-    host: str = "127.0.0.1"  # of its end of links
+    host: str = "127.0.0.1"  # of its end of links: an address of this machine
+    may_be_public: bool = False  # whether that may be one of the open network
 
 
 @dataclass(frozen=True, slots=True)

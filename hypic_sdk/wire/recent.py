@@ -77,7 +77,8 @@ class CacheSample(ReplyModel):
     """The books of the store at one moment, and the caller's requests until then.
 
     The last three count from the server's start, so differences of two samples are what happened
-    between them: `cached_tokens` of `prompt_tokens` is the hit rate.
+    between them: `cached_tokens` of `prompt_tokens` is the hit rate.  Requests with `mode` "off"
+    are among `num_requests` only.
     """
 
     at: float  # unix seconds

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hypic_sdk.engine.fetching import FETCH_TIMEOUT_S
 from hypic_sdk.errors import NumericsError, TransferFailed, WorkerLost
 from hypic_sdk.prompt.segment import SegmentedPrompt
 from hypic_sdk.router.assignment import WorkerId, in_turn, longest_first
@@ -128,6 +129,52 @@ def test_many_requests_at_once(tmp_path: Path) -> None:
         assert [token_ids(list(stream)) for stream in streams] == expected
         assert workers.num_leases() == 0
         assert_deleted_everywhere(workers)
+
+
+def test_each_key_is_made_once_by_whoever_it_falls_to(tmp_path: Path) -> None:
+    orders = [tuple(range(7)), (6, 5, 4, 3, 2, 1, 0), (1, 3, 5), (0, 2, 4, 6), (3, 1), (2, 6, 0),
+              (4, 5), (5, 0, 3)]  # fmt: skip
+    expected = [alone(prompt(order), max_tokens=4) for order in orders]
+    with cluster(tmp_path, 4) as workers:
+        made = workers.count_computed()
+        streams = [workers.router.submit(_request(prompt(order), max_tokens=4)) for order in orders]
+        assert [token_ids(list(stream)) for stream in streams] == expected
+        assert sorted(made) == sorted(d.segment_id for d in DOCUMENTS)
+
+
+def test_two_that_wait_for_one_another_do_not_wait(tmp_path: Path) -> None:
+    expected = alone(FIRST, max_tokens=4)
+    with cluster(tmp_path, 3) as workers:
+        ring = [*workers.members[1:], workers.members[0]]
+        started_s = time.monotonic()
+        streams = [
+            member.worker.submit(_request(FIRST, placements_from=other.name, max_tokens=4))
+            for member, other in zip(workers.members, ring, strict=True)
+        ]
+        assert [token_ids(list(stream)) for stream in streams] == [expected] * 3
+        assert time.monotonic() - started_s < FETCH_TIMEOUT_S
+
+
+def test_workers_tell_the_router_what_they_made_and_lost(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2) as workers:
+        home, other = workers.members
+        list(home.worker.submit(WarmRequest("warm", tuple(DOCUMENTS))))
+        until(lambda: not workers.router.plan(_request(FIRST)).cold)
+        assert workers.router.plan(_request(FIRST)).combine == home.name
+        for member in (home, other):  # not through the router
+            member.worker.call(lambda engine: engine.delete(DOCUMENTS[:3]))
+            member.worker.call(lambda engine: engine.tell_entries())
+        plan = workers.router.plan(_request(FIRST))
+        assert {i for ids in plan.cold.values() for i in ids} == {
+            d.segment_id for d in DOCUMENTS[:3]
+        }
+
+
+def until(what, limit_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < deadline_s, "did not come about in time"
+        time.sleep(0.01)
 
 
 def assert_deleted_everywhere(workers: Cluster) -> None:

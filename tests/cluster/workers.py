@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from hypic_sdk.engine.cold_job import ColdJob
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.peer_desk import PeerDesk, PeerFetcher
+from hypic_sdk.engine.scheduler import Scheduler
 from hypic_sdk.engine.worker import LocalWorker
 from hypic_sdk.links.courier import Courier
-from hypic_sdk.offline import _LocalPort
-from hypic_sdk.prompt.segment import PromptPart, SegmentedPrompt
+from hypic_sdk.offline import LocalPort
+from hypic_sdk.prompt.segment import PromptPart, SegmentedPrompt, SegmentId
 from hypic_sdk.router.assignment import Assign, WorkerId, longest_first
 from hypic_sdk.router.costs import CostModel
+from hypic_sdk.router.membership import Membership
 from hypic_sdk.router.router import Router
 from hypic_sdk.store.entry_bytes import payload_digest
 from hypic_sdk.transport.events import Event
@@ -60,6 +64,24 @@ class Cluster:
             for member in self.members
         ]
 
+    def count_computed(self) -> list[SegmentId]:
+        """Segments that any worker computes from now on, one item each time."""
+        made: list[SegmentId] = []
+
+        def count(scheduler: Scheduler) -> None:
+            book = scheduler._commit_job
+
+            def commit(job: ColdJob, now_s: float) -> None:
+                if not job.was_fetched and job.segment_id is not None:
+                    made.append(job.segment_id)
+                book(job, now_s)
+
+            scheduler._commit_job = commit  # type: ignore[method-assign]
+
+        for member in self.members:
+            member.worker.call(lambda engine: count(engine._scheduler))
+        return made
+
     def num_leases(self) -> int:
         """Leases that are still open on any worker."""
         return sum(
@@ -83,7 +105,9 @@ def cluster(
 ) -> Iterator[Cluster]:
     """Workers `w0`, `w1` ... over the same model."""
     with ExitStack() as stack:
-        router = Router(costs, assign=assign)
+        # nobody gives signs of life here
+        members_of = Membership(silent_after_s=float("inf"))
+        router = Router(costs, assign=assign, members=members_of)
         members = []
         for number in range(count):
             name = WorkerId(f"w{number}")
@@ -102,7 +126,9 @@ def cluster(
             )
             fetcher = PeerFetcher(courier, worker)
             worker.call(lambda engine, fetcher=fetcher: engine.connect(fetcher))
-            router.join(name, _LocalPort(worker))
+            router.join(name, LocalPort(worker))
+            tell = partial(router.entries_changed, name)
+            worker.call(lambda engine, name=name, tell=tell: engine.watch_entries(name, tell))
             members.append(Member(name, engine, worker, courier))
         yield Cluster(router, tuple(members))
 

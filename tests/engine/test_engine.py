@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from hypic_sdk.engine.batch import FiniteFlags
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.runner import entry_tensors
 from hypic_sdk.errors import RequestError
@@ -418,8 +420,11 @@ def test_a_segment_that_is_not_finite_leaves_no_entry():
     engine = engine_of()
     spoilt = document(1)
     store = engine._store
-    original = engine._runner._is_finite
-    engine._runner._is_finite = lambda step: False  # what a NaN in any slab would say
+    original = engine._runner._finite_flags
+    # what a NaN in any slab would say
+    engine._runner._finite_flags = lambda batch, *_: FiniteFlags(
+        tuple(not step.is_last for step in batch.colds), tuple(() for _ in batch.assemblies)
+    )
     messages = [request_of(question(seed, spoilt)) for seed in (5, 6)]
     other = request_of(question(7))
     for message in (*messages, other):
@@ -435,7 +440,7 @@ def test_a_segment_that_is_not_finite_leaves_no_entry():
     assert events_of(events, "w")[-1].done
     check_ended(events_of(events, other.request_id))
     assert store.usage().num_segments == 0
-    engine._runner._is_finite = original
+    engine._runner._finite_flags = original
     answer(engine, question(5, spoilt))
     assert engine.probe([spoilt]) == [True]
 
@@ -460,6 +465,48 @@ def test_a_poisonous_token_hurts_its_own_segment_only():
     for prompt in (question(5, *clean), question(5, clean[2])):
         want = logprobs(answer(engine_of(model=model), prompt))
         assert torch.equal(logprobs(answer(engine, prompt)), want)
+
+
+@pytest.mark.parametrize("session_id", [None, "s"])
+def test_a_snapshot_that_is_not_finite_is_not_kept(session_id):
+    """Nor is any after it; those before the poisonous token are."""
+    model = build_tiny("gated_delta_rule", seed=1, dtype=torch.float64, layers="LAL")
+    with torch.no_grad():
+        model.embedding.weight[VOCAB - 1] = float("nan")
+    clean = [t for t in tokens(1, 60) if t != VOCAB - 1]
+    text = (*clean[:30], VOCAB - 1, *clean[30:])
+    borders = [(20, BorderKind.LEADING), (35, BorderKind.MESSAGE), (45, BorderKind.PROMPT)]
+    engine = engine_of(model=model)
+    message = request_of(prompt_of(text, borders=borders), session_id=session_id)
+    engine.submit(message)
+    error = error_of(events_of(drain(engine), message.request_id))
+    assert error["code"] == "numerics_error"
+    assert engine._store.chain_positions(message.namespace) == [20]
+
+
+@pytest.mark.parametrize("slab", ["states", "conv_tails"])
+def test_a_snapshots_own_bytes_are_looked_at(slab):
+    """The rows may be finite and the state behind them not."""
+    engine = engine_of()
+    original = engine._runner._model.forward
+    memory = getattr(engine._store.slabs, slab)
+
+    def spoiling(ids, context):
+        hidden = original(ids, context)
+        memory[:, -1].view(len(memory), -1)[:, -1] = float("nan")
+        return hidden
+
+    engine._runner._model = SimpleNamespace(
+        forward=spoiling, logits=engine._runner._model.logits, spec=engine._runner._model.spec
+    )
+    prompt = prompt_of(tokens(1, 30), borders=[(20, BorderKind.LEADING), (28, BorderKind.PROMPT)])
+    engine.submit(request_of(prompt, max_tokens=1, session_id="s"))
+    drain(engine)
+    assert engine._store.chain_positions("") == []
+    engine._runner._model.forward = original
+    engine.submit(request_of(prompt, max_tokens=1, session_id="s"))
+    drain(engine)
+    assert engine._store.chain_positions("") == [20, 28, 30]
 
 
 def test_finiteness_is_read_from_what_was_written():

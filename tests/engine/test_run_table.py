@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.config import SeamWidths
+from hypic_sdk.engine import run_table
 from hypic_sdk.engine.cold_memory import ColdMemory
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.engine.run_table import (
@@ -59,7 +61,7 @@ def test_kv_tables_know_whether_they_are_a_range():
     assert KvTable(torch.arange(5, 9), CPU).contiguous_start == 5
     assert KvTable(torch.tensor([5, 7]), CPU).contiguous_start is None
     assert KvTable(torch.tensor([6, 5]), CPU).contiguous_start is None
-    assert KvTable(torch.empty(0, dtype=torch.int64), CPU).numbers == []
+    assert KvTable(torch.empty(0, dtype=torch.int64), CPU).contiguous_start == 0
 
 
 @given(positions=st.lists(st.integers(0, 40), min_size=1, max_size=20))
@@ -75,8 +77,8 @@ def test_decode_rows_see_their_own_past_and_nothing_else(positions):
     assert table.positions[: len(positions)].tolist() == positions
     assert table.logits_rows.tolist() == list(range(len(positions)))
     for i, position in enumerate(positions):
-        assert visible(table)[i] == tables[i].numbers[: position + 1]
-        assert table.kv_slots[i] == tables[i].numbers[position]
+        assert visible(table)[i] == tables[i].host_slots[: position + 1].tolist()
+        assert table.kv_slots[i] == tables[i].host_slots[position]
         load, run, save = table.items[3 * i : 3 * i + 3]
         assert (load.kind, load.slot) == (ItemKind.LOAD, i)
         assert (run.kind, run.start, run.stop) == (ItemKind.RUN, i, i + 1)
@@ -116,11 +118,11 @@ def test_a_stretch_walks_runs_gaps_and_snapshots_in_order():
     assert [table.items[3].slot, table.items[7].slot, table.items[9].slot] == [NO_SLOT, 6, 2]
     assert table.positions[1:12].tolist() == [*range(7), *range(21, 25)]
     assert table.logits_rows.tolist() == [0, 11]
-    assert visible(table)[11] == kv.numbers[:25]
+    assert visible(table)[11] == kv.host_slots[:25].tolist()
     placement = table.placement
     assert placement is not None
     assert placement.source_slots.tolist() == entry.kv_slots.tolist()
-    assert placement.target_slots.tolist() == kv.numbers[7:21]
+    assert placement.target_slots.tolist() == kv.host_slots[7:21].tolist()
     assert placement.positions.tolist() == list(range(7, 21))
 
 
@@ -161,9 +163,17 @@ def test_cold_chunks_keep_the_interior_and_nothing_else(num_tokens, head, tail, 
         assert [run.row_start for run in table.attention_runs] == [0]
         (cold_run,) = table.cold_runs
         assert cold_run.work_slot == (3 if has_memory else NO_SLOT)
-        (cold,) = table.cold_attention
-        assert (cold.row_start, cold.row_stop) == (1, rows.stop)
-        assert (cold.run.first_position, cold.run.num_rows) == (offset, stop - offset)
+        if has_memory:
+            (cold,), (run,) = table.cold_attention, table.cold_attention[0].runs
+            assert (cold.row_start, cold.row_stop) == (1, rows.stop)
+            assert (cold.first_position, run.first_position, run.row_start) == (offset, offset, 0)
+            assert run.slots.tolist() == list(range(stop))
+        else:
+            (run,) = table.whole_runs
+            assert (run.row_start, run.first_position) == (1, 0)
+            assert run.slots.tolist() == list(rows), "keys are rows of the forward"
+        assert run.num_rows == stop - offset
+        assert len(table.whole_runs) + len(table.cold_attention) == 1
         slots = table.entry_slots
         if slots is not None:
             assert slots.shape == table.ids.shape
@@ -179,7 +189,7 @@ def test_a_model_without_attention_has_no_slots():
     build.add_live(stretch(none, steps, [1] * 6))
     build.add_cold(ColdChunk([1] * 20, 0, entry_of(20, 4, 2), None))
     table = build.build()
-    assert (table.attention_runs, table.cold_attention) == ((), ())
+    assert (table.attention_runs, table.whole_runs, table.cold_attention) == ((), (), ())
     assert table.placement is None
     assert table.entry_slots is None
 
@@ -198,3 +208,34 @@ def test_no_table_is_read_back_from_the_device():
     assert table.placement is not None
     for tensor in (table.ids, table.kv_slots, table.entry_slots, table.placement.source_slots):
         assert tensor.device == meta
+
+
+@given(rows=st.integers(1, 5), gap_tokens=st.integers(3, 40), cold_tokens=st.integers(0, 30))
+def test_a_forward_takes_one_upload(rows, gap_tokens, cold_tokens):
+    """Each would wait for the device, or at least cost a launch; and all pieces are aligned."""
+    sent = []
+
+    def watched(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+        sent.append(numbers)
+        return numbers.to(device)
+
+    build, kv = builder(), scattered(80)
+    for row in range(rows):
+        build.add_decode(9, row, state_slot=row, kv=kv)
+    gap = Gap(KEY, 0, segment_start=3, num_tokens=gap_tokens, seam=SeamWidths(1, 0))
+    stop = 3 + gap_tokens
+    steps = [LiveRun(0, 4), SpliceGap(gap, entry_of(gap_tokens, 1, 0)), LiveRun(stop, stop + 2)]
+    build.add_live(stretch(kv, steps, list(range(6))))
+    if cold_tokens > 1:
+        build.add_cold(ColdChunk(range(cold_tokens), 0, entry_of(cold_tokens, 1, 0), None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_table, "upload", watched)
+        table = build.build()
+    (packed,) = sent
+    placement = table.placement
+    assert placement is not None
+    pieces = [table.ids, table.positions, table.kv_slots, table.logits_rows]
+    pieces += [placement.source_slots, placement.target_slots, placement.positions]
+    pieces += [] if table.entry_slots is None else [table.entry_slots]
+    for piece in pieces:
+        assert (piece.data_ptr() - packed.data_ptr()) % 16 == 0

@@ -75,7 +75,7 @@ class Walk:
                 *(works, work_transitions),
                 out_LHV=out,
             )
-            assert all(finite)
+            assert finite.all()
             self.outputs.append(out)
 
     def live(self) -> None:

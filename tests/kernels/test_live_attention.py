@@ -153,6 +153,29 @@ def test_wrong_shapes_are_named():
         live_attention(query, [beyond], keys, values, scale=1.0)
 
 
+def by_kernel(query, runs, keys, values, scale):
+    """The kernel's path over an output of zeros."""
+    out = torch.zeros(query.shape, dtype=query.dtype)
+    kernel.live_attention(query, runs, keys, values, scale=scale, out_LQE=out)
+    return out
+
+
+@given(batch=batches(), seed=st.integers(0, 2**31))
+def test_given_an_output_rows_of_no_run_are_left_alone(batch, seed):
+    runs, num_rows = batch
+    query, keys, values = tensors(num_rows, 4, 2, 8, torch.float32, seed)
+    out = torch.full_like(query, 7.0)
+    assert live_attention(query, runs, keys, values, scale=0.3, out_LQE=out) is out
+    want = live_attention(query, runs, keys, values, scale=0.3)
+    covered = torch.zeros(num_rows, dtype=torch.bool)
+    for run in runs:
+        covered[run.row_start : run.row_stop] = True
+    assert torch.equal(out[covered], want[covered])
+    assert out[~covered].eq(7.0).all()
+    with pytest.raises(ValueError, match="out"):
+        live_attention(query, runs, keys, values, scale=0.3, out_LQE=out[:, :1])
+
+
 KERNEL_BOUNDS = {torch.float32: 1e-6, torch.float16: 2**-9}
 
 
@@ -172,7 +195,7 @@ def test_the_kernel_agrees_with_the_definition(batch, heads, head_size, dtype, s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "SPLIT_KEYS", split[0])
         patch.setattr(plan, "SPLIT_ROWS", split[1])
-        got = kernel.live_attention(query, runs, keys, values, scale=0.3)
+        got = by_kernel(query, runs, keys, values, scale=0.3)
     assert got.dtype == dtype
     want = naive(query, runs, keys, values, 0.3)
     assert_close("attention", got, want, rel_rms=KERNEL_BOUNDS[dtype])
@@ -224,9 +247,9 @@ def test_the_kernels_bits_do_not_depend_on_other_runs_or_places(monkeypatch):
     there[0][moved], there[1][moved] = keys, values
     spans = ((0, 1, 100), (3, 36, 60), (40, 50, 0))
     runs = [AttentionRun.over(a, b, n, torch.arange(n + b - a)) for a, b, n in spans]
-    together = kernel.live_attention(query, tuple(runs), keys, values, scale=0.2)
+    together = by_kernel(query, tuple(runs), keys, values, scale=0.2)
     for run in runs:
         alone = AttentionRun.over(run.row_start, run.row_stop, run.first_position, moved[run.slots])
         rows = slice(run.row_start, run.row_stop)
-        got = kernel.live_attention(query, [alone], *there, scale=0.2)
+        got = by_kernel(query, [alone], *there, scale=0.2)
         assert torch.equal(got[rows], together[rows])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.kernels.norm import kernel, op
-from hypic_sdk.kernels.norm.op import gated_rms_norm, rms_norm
+from hypic_sdk.kernels.norm.op import add_rms_norm, gated_rms_norm, rms_norm
 from tests.closeness import assert_close
 
 # fp32 and fp64: a handful of roundings; low precision: one rounding of the result
@@ -22,6 +22,7 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "kernel":
             patch.setattr(op.reference, "rms_norm", kernel.rms_norm)
             patch.setattr(op.reference, "gated_rms_norm", kernel.gated_rms_norm)
+            patch.setattr(op.reference, "add_rms_norm", kernel.add_rms_norm)
         yield request.param
 
 
@@ -81,6 +82,32 @@ def test_gated_rms_norm(
     want = normalised(wide * opened, 1e-5) if gate_first else normalised(wide, 1e-5) * opened
     assert got.dtype == dtype
     assert_close("gated norm", got, want * weight.double(), rel_rms=bound_of(dtype, implementation))
+
+
+@given(
+    rows=st.integers(1, 9),
+    width=st.integers(1, 130),
+    zero_centred=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.float16]),
+    is_slice=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_residual_and_norm_are_the_two_steps_bit_for_bit(
+    rows, width, zero_centred, dtype, is_slice, seed
+):
+    torch.manual_seed(seed)
+    x, weight = torch.randn(rows, width).to(dtype), torch.randn(width)
+    added = torch.randn(rows, 2 * width).to(dtype)
+    added = added[:, width:] if is_slice else added[:, :width].contiguous()
+    kept = x.clone(), added.clone()
+    total, normed = add_rms_norm(x, added, weight, eps=1e-6, zero_centred=zero_centred)
+    assert torch.equal(total, kept[0] + kept[1])
+    want = rms_norm(total, weight, eps=1e-6, zero_centred=zero_centred)
+    assert torch.equal(normed, want)
+    assert torch.equal(x, kept[0])
+    assert torch.equal(added, kept[1])
+    with pytest.raises(ValueError, match="added"):
+        add_rms_norm(x, added[:, 1:], weight, eps=1e-6, zero_centred=zero_centred)
 
 
 def test_inputs_are_left_alone():

@@ -188,13 +188,15 @@ def test_sampled_ids_and_their_logprobs():
     temperature = torch.tensor([0.0, 0.7, 1.0, 1.3, 0.0])[index % 5]
     top_k = torch.tensor([0, 0, 3, 50, 200, 1, 0])[index % 7]
     top_p = torch.tensor([1.0, 0.9, 0.3])[index % 3]
+    min_p = torch.tensor([0.0, 0.0, 0.1, 0.5])[index % 4]
     logits = torch.randn(POOL_ROWS, vocabulary)
     logits = torch.where(index[:, None] % 4 == 0, (2 * logits).round(), logits)  # with ties
 
     def ids(*pools: torch.Tensor) -> torch.Tensor:
         return sample(*pools).ids[:, None]
 
-    assert_row_independent(ids, logits, temperature, top_k, top_p, index * 977, index % 10)
+    settings = (temperature, min_p, top_k, top_p)
+    assert_row_independent(ids, logits, *settings, index * 977, index % 10)
 
     def logarithms(logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         found = logprobs(logits, chosen, 4)

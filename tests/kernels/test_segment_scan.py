@@ -92,7 +92,7 @@ def run_cold(
         slabs.work_transitions,
         out_LHV=out,
     )
-    return out, finite
+    return out, finite.tolist()
 
 
 def kept_transition(recurrence: Recurrence, slabs: Slabs, slot: int, num_tokens: int):

@@ -29,7 +29,7 @@ def main() -> None:
         for number, num_bytes in enumerate(map(int, sizes)):
             if number == 1:
                 fail(fault)
-            link.send(payload_of(number, num_bytes), timeout_s=10)
+            link.send(payload_of(number, num_bytes), timeout_s=10, number=number)
     except TransferFailed:
         sys.exit(3)
     time.sleep(0.2)

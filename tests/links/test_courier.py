@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from hypic_sdk.config import SeamWidths
 from hypic_sdk.errors import NumericsError, TransferFailed, WorkerLost
 from hypic_sdk.links import link_ends
-from hypic_sdk.links.courier import Courier, Give, Wanted
+from hypic_sdk.links.courier import MAX_REST_S, Courier, Give, Wanted
 from hypic_sdk.links.link_ends import Arrival, Packed
 from hypic_sdk.prompt.segment import PromptPart, Role, segment_id, segment_key
 from hypic_sdk.store.entry_bytes import payload_digest
@@ -200,3 +200,166 @@ def test_other_arithmetic_is_not_taken(tmp_path: Path) -> None:
         a.fetch(b, 1, 100)
         assert isinstance(a.next().error, TransferFailed)
         assert b.shelf.asked == []
+
+
+def test_what_is_asked_for_while_a_link_breaks_goes_by_the_next(
+    pair: tuple[Worker, Worker],
+) -> None:
+    a, b = pair
+    a.fetch(b, 1, 100)
+    assert a.next().payload is not None
+    first = a.courier._inbound["b"]
+    first._break(TransferFailed("broke"))
+    assert not first.expect(99, time.monotonic() + 5, a.arrivals.put)
+    a.fetch(b, 2, 100)
+    assert a.next().payload is not None
+    assert a.courier._inbound["b"].address.epoch == first.address.epoch + 1
+
+
+def test_an_answer_to_an_old_epoch_leaves_the_new_link_alone(pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    b.shelf.hold_back = True
+    a.fetch(b, 1, 100)
+    until(lambda: 1 in b.shelf.held_back)
+    a.courier._inbound["b"]._break(TransferFailed("broke"))
+    assert isinstance(a.next().error, TransferFailed)
+    b.shelf.hold_back = False
+    a.fetch(b, 2, 100)
+    assert a.next().payload is not None
+    new = b.courier._outbound["a"]
+    b.shelf.held_back[1](Packed(payload_of(1, 100)))
+    assert b.courier._outbound["a"] is new
+    a.fetch(b, 3, 100)
+    assert a.next().payload is not None
+
+
+@pytest.mark.parametrize("end", ["receives", "sends"])
+def test_whatever_goes_wrong_at_an_end_is_told_and_the_next_link_works(
+    pair: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    a, b = pair
+
+    def no_memory(payload: torch.Tensor) -> bytes:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr((a if end == "receives" else b).courier, "_digest", no_memory)
+    a.fetch(b, 1, 100)
+    assert isinstance(a.next().error, TransferFailed)
+    monkeypatch.undo()
+    a.fetch(b, 2, 100)
+    assert a.next().payload is not None
+
+
+def test_a_message_that_can_not_be_dealt_with_costs_no_other_its_answer(
+    pair: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+
+    def fails(request: FetchEntry, give: Give) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(b.shelf, "provide", fails)
+    a.fetch(b, 1, 100, timeout_s=0.5)
+    assert isinstance(a.next().error, TransferFailed)
+    monkeypatch.undo()
+    a.fetch(b, 2, 100)
+    assert a.next().payload is not None
+
+
+def test_a_lost_peer_is_asked_for_nothing_and_sent_nothing(pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    b.shelf.hold_back = True
+    a.fetch(b, 1, 100)
+    until(lambda: 1 in b.shelf.held_back)
+    b.courier.lose("a")
+    b.shelf.held_back[1](Packed(payload_of(1, 100)))
+    assert "a" not in b.courier._outbound
+    a.courier.lose("b")
+    assert isinstance(a.next().error, WorkerLost)
+    a.fetch(b, 2, 100)
+    assert isinstance(a.next().error, WorkerLost)
+
+
+def test_where_no_link_can_listen_a_fetch_fails_and_raises_nothing(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        a, b = Worker(tmp_path, "a", stack), Worker(tmp_path, "b", stack)
+        a.courier._host = "192.0.2.1"  # of no machine
+        a.fetch(b, 1, 100)
+        assert isinstance(a.next().error, TransferFailed)
+        b.name = "../elsewhere"
+        a.courier._host = "127.0.0.1"
+        a.fetch(b, 1, 100)
+        assert isinstance(a.next().error, WorkerLost)
+
+
+def test_what_came_and_what_did_not_is_counted(pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    for number in (1, 13, 2):
+        a.fetch(b, number, 100)
+        a.next()
+    alive = a.courier.alive()
+    assert (alive.num_fetched, alive.num_not_fetched, alive.fetched_bytes) == (2, 1, 200)
+
+
+def until(what: Callable[[], bool], limit_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < deadline_s, "did not come about in time"
+        time.sleep(0.01)
+
+
+def test_links_that_carry_nothing_are_tried_less_and_less(
+    pair: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    clock = [1000.0]
+    monkeypatch.setattr("hypic_sdk.links.courier.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(b.courier, "_announce", lambda asker, ready: 1 / 0)
+    epochs = []
+    for _ in range(40):
+        a.fetch(b, 1, 100, timeout_s=1000.0)
+        assert isinstance(a.next().error, TransferFailed)
+        epochs.append(a.courier._inbound["b"].address.epoch)
+        clock[0] += 1.0
+    assert epochs[:3] == [1, 2, 2]
+    assert len(set(epochs)) < 8
+    monkeypatch.setattr(b.courier, "_announce", b.channel.send)
+    clock[0] += MAX_REST_S
+    for number in (1, 2):
+        a.fetch(b, number, 100, timeout_s=1000.0)
+        assert a.next().payload is not None
+
+
+def test_a_sender_that_hangs_is_left_for_a_new_link(
+    pair: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    a.fetch(b, 0, 100)
+    assert a.next().payload is not None
+    stuck = threading.Event()
+    monkeypatch.setattr(b.courier._outbound["a"], "_send", lambda *_: stuck.wait(30))
+    for number in range(link_ends.MAX_LATE):
+        a.fetch(b, number, 100, timeout_s=0.2)
+        assert isinstance(a.next().error, TransferFailed)
+    until(lambda: a.courier._inbound["b"].is_broken)
+    a.fetch(b, 9, 100)
+    assert a.next().payload is not None
+    stuck.set()
+
+
+def test_links_that_broke_leave_no_thread_behind(
+    pair: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    a.fetch(b, 0, 100)
+    assert a.next().payload is not None
+    before = link_threads("hypic-link-in")
+    for number in range(1, 4):
+        a.courier._inbound["b"]._break(TransferFailed("broke"))
+        a.fetch(b, number, 100)
+        assert a.next().payload is not None
+    until(lambda: link_threads("hypic-link-in") == before)
+
+
+def link_threads(name: str) -> int:
+    return sum(thread.name == name for thread in threading.enumerate())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ def sender(
 
 
 def received(link: PairLink, number: int, num_bytes: int, timeout_s: float = 10) -> bool:
-    payload = link.receive(num_bytes, timeout_s=timeout_s, device=CPU)
+    payload = link.receive(num_bytes, timeout_s=timeout_s, device=CPU, number=number)
     return torch.equal(payload, payload_of(number, num_bytes))
 
 
@@ -104,7 +105,7 @@ def test_nobody_comes() -> None:
 def test_nobody_listens() -> None:
     pending = PendingLink("127.0.0.1", 1, timeout_s=1.0)
     port = pending.address.port
-    del pending
+    pending.close()
     with pytest.raises(TransferFailed):
         join(LinkAddress("127.0.0.1", port, 1), CPU, timeout_s=1.0)
 
@@ -113,3 +114,25 @@ def test_a_sender_of_another_epoch_never_meets_the_receiver() -> None:
     pending = PendingLink("127.0.0.1", 2, timeout_s=3.0)
     with sender(pending, epoch=1), pytest.raises(TransferFailed):
         pending.accept(CPU)
+
+
+def test_a_link_listens_at_its_own_address_and_at_no_other() -> None:
+    pending = PendingLink("127.0.0.1", 1, timeout_s=1.0)
+    socket.create_connection(("127.0.0.1", pending.address.port), 1).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", pending.address.port), 1)
+    pending.close()
+
+
+def test_an_address_that_is_not_ours_is_a_typed_error() -> None:
+    with pytest.raises(TransferFailed):
+        PendingLink("192.0.2.1", 1, timeout_s=1.0)
+
+
+def test_a_payload_is_never_taken_for_another() -> None:
+    pending = PendingLink("127.0.0.1", 1, timeout_s=20)
+    # sends payloads of other numbers and of another size: gloo would end the process
+    with sender(pending, sizes=(50_000, 70_000)), pending.accept(CPU) as link:
+        with pytest.raises(TransferFailed):
+            link.receive(10, timeout_s=WAIT_S, device=CPU, number=5)
+        assert not link.is_open

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -225,6 +226,7 @@ def test_offline_is_said(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.Monke
     error = refusal(hub, tmp_path, "team/tiny")
     assert error.details["reason"] == "offline"
     assert "HF_HUB_OFFLINE" in error.message
+    assert re.search(r"[.:!)]\)$|\.\.\.\)$", error.message), "no sentence breaks off"
     assert not hub.asked
 
 

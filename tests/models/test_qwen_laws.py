@@ -1,4 +1,4 @@
-"""Exactness laws 1, 2, 4, 5 and 6 of design 3.7 for the Qwen models, dense and with experts.
+"""Exactness laws 1 to 6 of design 3.7 for the Qwen models, dense and with experts.
 
 Against one plain forward in fp64, where rounding flips no expert; between runs of the engine in
 fp32 and bit for bit, where a tie is broken the same way each time.
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hypic_sdk.config import ReuseConfig, SeamRule
 from hypic_sdk.engine.engine import Engine
-from hypic_sdk.models.base import CausalLM
+from hypic_sdk.models.base import CausalLM, LayerKind
 from hypic_sdk.models.qwen3_5 import Config, Model
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt
 from hypic_sdk.transport.messages import SegmentStatus, TokenEvent, WarmRequest
@@ -69,7 +69,8 @@ def model_of(name: str, dtype: torch.dtype) -> CausalLM:
 
 def qwen_engine(name: str, dtype: torch.dtype = torch.float32, **settings_: object) -> Engine:
     stored = "float64" if dtype is torch.float64 else "float16"
-    return engine_of(dtype=dtype, transition_dtype=stored, model=model_of(name, dtype), **settings_)
+    settings_ = {"transition_dtype": stored, **settings_}
+    return engine_of(dtype=dtype, model=model_of(name, dtype), **settings_)
 
 
 def check_full_recompute(name: str, prompt: SegmentedPrompt, events: list[TokenEvent]) -> None:
@@ -104,6 +105,49 @@ def test_law_2_a_segment_at_position_0_equals_full_recompute(name, length, trail
         events = answer(engine, prompt)
         check_full_recompute(name, prompt, events)
         assert report_of(events).exact
+
+
+def final_state(engine: Engine, prompt: SegmentedPrompt) -> torch.Tensor:
+    """State of the first linear layer after the prompt, out of its session's chain entry."""
+    answer(engine, prompt, max_tokens=0, session_id="s")
+    store = engine._store  # no public way to a state, on purpose
+    chains = [resident.entry for resident in store._memory.chains.held.values()]
+    (last,) = (chain for chain in chains if chain.position == prompt.num_tokens)
+    return store.slabs.states[last.state_slot, 0].clone()
+
+
+@models
+@FEW
+@given(prompt=prompts(), more=st.integers(0, 6), tail=st.integers(0, 9))
+def test_law_3_the_first_layers_state_is_the_sequential_one(name, prompt, more, tail):
+    """For every split and order, with h >= W-1 and transitions in the compute dtype."""
+    model = model_of(name, torch.float64)
+    assert model.spec.layers[0] is LayerKind.LINEAR
+    seam = SeamRule(model.spec.linear.conv_width - 1 + more, tail)
+    engine = qwen_engine(name, torch.float64, seam=seam, transition_dtype="float64")
+    composed = final_state(engine, prompt)
+    plain = PlainContext()
+    plain.extend(model, prompt.token_ids)
+    assert_close("state", composed, plain.states[0], rel_rms=REL_RMS)
+
+
+@models
+@FEW
+@given(seed=st.integers(0, 99))
+def test_law_3_with_fp16_transitions_the_error_is_bounded(name, seed):
+    """5e-4 |T| |S_before| / |S| for one gap (fp16 keeps 11 bits); |T| is at most 1 here."""
+    prompt = prompt_of(tokens(seed + 1, 30), inner(tokens(seed, 40)), (5,))
+    head = 4
+    engine = qwen_engine(
+        name, torch.float64, seam=SeamRule(head, 0), transition_dtype="float16"
+    )
+    composed = final_state(engine, prompt)
+    model, plain = model_of(name, torch.float64), PlainContext()
+    plain.extend(model, prompt.token_ids[: 30 + head])
+    before = plain.states[0].norm()
+    plain.extend(model, prompt.token_ids[30 + head :])
+    bound = 5e-4 * float(before / plain.states[0].norm())
+    assert_close("state", composed, plain.states[0], rel_rms=bound)
 
 
 @models

@@ -12,9 +12,13 @@ from tests.prompt import tiny
 stop_lists = st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=4)
 
 
-def stopped_text(text: str, stops: list[str]) -> tuple[str, bool]:
-    """The definition: read character by character until the text ends in a stop string."""
-    for end in range(len(text) + 1):
+def stopped_text(text: str, stops: list[str], num_skipped: int = -1) -> tuple[str, bool]:
+    """The definition: read character by character until the text ends in a stop string.
+
+    Args:
+        num_skipped: of a beginning in which none is looked for.
+    """
+    for end in range(num_skipped + 1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:
             return text[: end - max(map(len, found))], True
@@ -51,6 +55,33 @@ def test_no_more_is_held_back_than_could_become_a_stop(deltas, stops):
             return
         held = text[len(said) :]
         assert not held or any(stop.startswith(held) and stop != held for stop in stops)
+
+
+@given(
+    early=st.lists(st.text("ab\nc", max_size=5), max_size=4),
+    later=st.lists(st.text("ab\nc", max_size=5), max_size=4),
+    stops=stop_lists,
+)
+def test_a_stop_may_begin_but_not_end_where_none_is_looked_for(early, later, stops):
+    cutter = StopStrings(stops)
+    got = "".join(cutter.push(delta, looks=False) for delta in early)
+    got += "".join(map(cutter.push, later)) + cutter.finish()
+    text = "".join(early + later)
+    assert (got, cutter.stopped) == stopped_text(text, stops, len("".join(early)))
+
+
+@given(text=tiny.texts, stop=tiny.full_texts, min_tokens=st.integers(0, 30))
+def test_no_stop_is_found_before_min_tokens(text, stop, min_tokens):
+    tokenizer = tiny.tokenizer()
+    ids = tokenizer.encode_text(text)
+    reply = ReplyText(tokenizer, [stop], min_tokens=min_tokens)
+    got = "".join(reply.push([id_]) for id_ in ids)
+    if len(ids) <= min_tokens:
+        assert (got + reply.finish(), reply.stopped) == (text, False)
+    elif "\ufffd" not in text:
+        skipped = tokenizer.decode(ids[:min_tokens]).rstrip("\ufffd")
+        found = stopped_text(text, [stop], len(skipped) if min_tokens else -1)
+        assert (got + reply.finish(), reply.stopped) == found
 
 
 def test_without_stop_strings_nothing_is_held_back():

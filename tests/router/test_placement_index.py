@@ -15,7 +15,7 @@ WORKERS = [WorkerId(f"w{i}") for i in range(3)]
 Step = tuple[str, Place, WorkerId]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["begin", "hold", "drop", "delete", "lose"]),
+        st.sampled_from(["begin", "hold", "drop", "give_up", "delete", "clear", "lose"]),
         st.sampled_from(PLACES),
         st.sampled_from(WORKERS),
     ),
@@ -35,6 +35,15 @@ def test_holders_and_makers_are_what_was_said(steps: list[Step]) -> None:
         elif what == "delete":
             index.delete([place])
             holders[place], makers[place] = set(), None
+        elif what == "clear":
+            index.clear(place.namespace)
+            for one in PLACES:
+                if one.namespace == place.namespace:
+                    holders[one], makers[one] = set(), None
+        elif what == "give_up":
+            index.give_up(place, worker)
+            if makers[place] == worker:
+                makers[place] = None
         else:
             gone = PLACES if what == "lose" else [place]
             index.lose(worker) if what == "lose" else getattr(index, what)(place, worker)

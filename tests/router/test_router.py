@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hypic_sdk.errors import WorkerLost
+from hypic_sdk.errors import RequestError, WorkerLost
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_id
 from hypic_sdk.router.answers import joined_answer
 from hypic_sdk.router.assignment import WorkerId
 from hypic_sdk.router.costs import CostModel
 from hypic_sdk.router.membership import Membership
 from hypic_sdk.router.router import Router
-from hypic_sdk.transport.control import Question
+from hypic_sdk.transport.control import EntriesChanged, EntryName, Question
 from hypic_sdk.transport.events import Event, failed
 from hypic_sdk.transport.messages import (
     EngineRequest,
@@ -264,3 +265,147 @@ def test_without_a_worker_a_request_ends_at_once() -> None:
 )
 def test_answers_come_together(question: Question, answers: list[Any], joined: Any) -> None:
     assert joined_answer(question, answers) == joined
+
+
+def ids(events: list[Event]) -> list[object]:
+    return [
+        event.error["code"] if event.error is not None else event.token_ids
+        for event in events
+        if isinstance(event, TokenEvent)
+    ]
+
+
+def lost_one(
+    numbers: Sequence[int] = range(4), **fields: Any
+) -> tuple[Router, list[Event], HandWorker, HandWorker]:
+    """A request is at one of two workers: who has it, and who has not."""
+    router, a, b = two_workers()
+    told: list[Event] = []
+    router.submit(replace(request("r", numbers), **fields), told.append)
+    return (router, told, a, b) if "r" in a.open else (router, told, b, a)
+
+
+def test_a_request_whose_worker_died_unheard_is_answered_by_another_and_asks_nobody() -> None:
+    router, told, home, other = lost_one(timeout_s=30.0)
+    home.die()
+    message, _ = other.open["r"]
+    assert isinstance(message, EngineRequest)
+    assert message.placements == ()
+    assert message.timeout_s is not None
+    assert message.timeout_s < 30.0
+    other.say(TokenEvent("r", (5,), finish_reason=FinishReason.STOP))
+    assert ids(told) == [(5,)]
+    assert router.tallies()[WorkerId("a")].num_dispatched == 1
+    assert router.tallies()[WorkerId("b")].num_dispatched == 1
+    assert sum(tally.num_failed for tally in router.tallies().values()) == 1
+
+
+def test_a_request_goes_to_another_worker_once() -> None:
+    router, told, home, other = lost_one()
+    home.die()
+    router.join(WorkerId("c"), third := HandWorker())
+    other.die()
+    assert ids(told) == ["worker_lost"]
+    assert not third.open
+
+
+def test_a_request_that_has_spoken_is_not_answered_anew() -> None:
+    _, told, home, other = lost_one()
+    home.say(TokenEvent("r", (5,)))
+    home.die()
+    assert ids(told) == [(5,), "worker_lost"]
+    assert not other.open
+
+
+def test_a_cancelled_request_is_not_answered_anew() -> None:
+    router, told, home, other = lost_one()
+    router.cancel("r")
+    home.die()
+    assert ids(told) == ["worker_lost"]
+    assert not other.open
+
+
+def test_other_errors_are_the_requests_own() -> None:
+    _, told, home, other = lost_one()
+    error = {"code": "request_rejected", "message": "", "request_id": "r", "details": {}}
+    home.say(TokenEvent("r", finish_reason=FinishReason.ERROR, error=error))
+    assert ids(told) == ["request_rejected"]
+    assert not other.open
+
+
+def test_a_request_cancelled_while_it_is_sent_is_cancelled() -> None:
+    router, a, _ = two_workers()
+    take = a.submit
+
+    def cancelled_on_the_way(message: Any, on_event: Any = None) -> Any:
+        router.cancel(message.request_id.partition("/")[0])
+        a.cancelled.clear()  # it knew nothing of it yet
+        return take(message, on_event)
+
+    a.submit = cancelled_on_the_way  # type: ignore[method-assign]
+    router.submit(WarmRequest("w", (part(0),)), lambda event: None)
+    assert a.cancelled == ["w/a"]
+    a.say(WarmEvent("w/a", done=True))
+    router.submit(request("r", []), lambda event: None)
+    assert a.cancelled == ["r"]
+
+
+def test_a_request_that_a_port_refuses_leaves_nothing_booked() -> None:
+    router, a, _ = two_workers()
+
+    def refuses(message: Any, on_event: Any = None) -> Any:
+        raise RequestError("in flight")
+
+    a.submit = refuses  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(RequestError, match="in flight"):
+            router.submit(request("r", []), lambda event: None)
+    assert not any(router._books.members.loads_ms().values())
+
+
+def test_workers_tell_what_they_hold() -> None:
+    router, _, _ = two_workers()
+    a, b = WorkerId("a"), WorkerId("b")
+    names = tuple(EntryName("", part(n).segment_id or "") for n in range(4))  # type: ignore[arg-type]
+    router.entries_changed(b, EntriesChanged("b", made=names))
+    plan = router.plan(request("x", range(4)))
+    assert plan.combine == b
+    assert not plan.cold
+    router.entries_changed(b, EntriesChanged("b", gone=names[:1]))
+    assert sum(map(len, router.plan(request("x", range(4))).cold.values())) == 1
+    router.leave(b)
+    # what a worker said before it went comes late
+    router.entries_changed(b, EntriesChanged("b", made=names))
+    assert router.plan(request("x", range(4))).cold == {a: tuple(n.segment_id for n in names)}
+
+
+def test_a_session_stays_where_its_chain_saves_more_than_another_is_sooner() -> None:
+    router, a, b = two_workers()
+    long = PromptPart(Role.LEADING, (7,) * 500)
+
+    def turn(name: str) -> EngineRequest:
+        trailing = PromptPart(Role.TRAILING, (1, 2))
+        return EngineRequest(name, SegmentedPrompt((long, trailing)), session_id="s")
+
+    router.submit(turn("r1"), lambda event: None)
+    home, _ = (a, b) if "r1" in a.open else (b, a)
+    home.say(TokenEvent("r1", finish_reason=FinishReason.STOP))
+    router.submit(request("busy", [1]), lambda event: None)
+    router.submit(request("busy2", [2]), lambda event: None)
+    router.submit(turn("r2"), lambda event: None)
+    assert "r2" in home.open
+
+
+def test_reading_leaves_out_who_is_gone_and_changing_does_not() -> None:
+    router, a, b = two_workers()
+
+    def lost(*_: Any) -> Any:
+        raise WorkerLost("gone")
+
+    a.ask = lost  # type: ignore[method-assign]
+    b.ask = lambda *_: [True]  # type: ignore[method-assign]
+    assert router.ask(Question.PROBE, [part(1)]) == [True]
+    with pytest.raises(WorkerLost):
+        router.ask(Question.PIN, [part(1)])
+    router.leave(WorkerId("a"))
+    assert router.ask(Question.PIN, [part(1)]) is None

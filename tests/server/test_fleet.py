@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -13,8 +14,10 @@ import pytest
 
 from hypic_sdk.config import EngineConfig, StoreConfig
 from hypic_sdk.demo import reader_path
+from hypic_sdk.errors import ConfigError
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_id
 from hypic_sdk.router.costs import CostModel
+from hypic_sdk.server.app import create_app
 from hypic_sdk.server.fleet import Fleet
 from hypic_sdk.transport.messages import (
     EngineRequest,
@@ -25,6 +28,7 @@ from hypic_sdk.transport.messages import (
     WarmRequest,
 )
 from hypic_sdk.transport.process_settings import ProcessSettings
+from tests.server.served import call, serve
 
 START_TIMEOUT_S = 120.0
 SMALL = ProcessSettings(str(reader_path()), EngineConfig(store=StoreConfig(budget_bytes=96 << 20)))
@@ -154,3 +158,26 @@ def test_a_stopped_worker_is_not_waited_for_beyond_the_deadline(fleet: Fleet) ->
             os.kill(victim, signal.SIGCONT)
     until(lambda: all_ready(fleet))
     assert events_of(fleet, request("after", range(3)))[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_health_and_metrics_tell_of_every_worker(fleet: Fleet) -> None:
+    until(lambda: all_ready(fleet))
+    events_of(fleet, request("told", range(300, 306)))
+    until(lambda: sum(one.fetched_bytes for one in fleet.link.worker_facts().values()) > 0)
+    facts = fleet.link.worker_facts()
+    assert list(facts) == ["w0", "w1"]
+    assert sum(one.num_dispatched for one in facts.values()) > 0
+    app = create_app(lambda *_: None, fleet.link)
+    with serve(app) as url:
+        body = call(url, "GET", "/health/ready").json
+        assert body == {"status": "ready", "workers": {"w0": "ready", "w1": "ready"}}
+        text = call(url, "GET", "/metrics").text
+    assert 'hypic_worker_ready{worker="w1"} 1.0' in text
+    fetched = sum(one.num_fetched for one in facts.values())
+    told = re.findall(r"hypic_worker_fetched_entries\{.*\} ([0-9.]+)", text)
+    assert sum(map(float, told)) >= fetched > 0
+
+
+def test_links_at_a_public_address_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="public"):
+        Fleet(SMALL, 2, hosts=["127.0.0.1", "8.8.8.8"])

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from hypic_sdk.errors import RequestRejected, WorkerLost
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_id
-from hypic_sdk.server.engine_link import HOLD_S, SUSPECT_WAIT_S, EngineLink
-from hypic_sdk.server.suspects import FORGET_S
+from hypic_sdk.server.engine_link import ALONE_S, RETRY_S, SUSPECT_WAIT_S, EngineLink
+from hypic_sdk.server.suspects import FORGET_S, Suspects
 from hypic_sdk.transport.control import CancelRequest, RequestsBegun
 from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import (
     EngineRequest,
     FinishReason,
+    Placement,
     SamplingParams,
     TokenEvent,
     WarmEvent,
@@ -80,6 +81,17 @@ class Stage:
 
     def die(self) -> None:
         self.link.lose_process(LOST)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+        self.link.tick()
+
+    def obey_cancels(self) -> None:
+        """As an engine does: each ends."""
+        for message in list(self.pipe.sent):
+            if isinstance(message, CancelRequest):
+                self.pipe.sent.remove(message)
+                self.end(message.request_id)
 
     def ending(self, request_id: str) -> str | None:
         """How a request ended: "well", an error's code, or not at all."""
@@ -199,7 +211,7 @@ def test_the_word_that_a_request_began_may_be_lost_with_the_process():
     assert stage.ending("killer") == RequestRejected.code
 
 
-def test_others_wait_for_a_suspect_only_when_it_has_waited_long():
+def test_a_suspect_that_is_asked_for_again_is_not_kept_out_by_a_busy_engine():
     stage = Stage()
     stage.submit("suspect", 7)
     stage.begin("suspect")
@@ -213,21 +225,89 @@ def test_others_wait_for_a_suspect_only_when_it_has_waited_long():
         stage.submit(f"y{number}", 2)
         stage.end(f"y{number - 1}")
     assert stage.pipe.ids == [f"y{number}" for number in range(6)]
-    stage.clock.now_s += 1
-    stage.submit("late", 3)
-    assert stage.pipe.ids[-1] == "y5"
-    stage.end("y5")
+    stage.wait(0.1)
     assert stage.pipe.ids[-1] == "suspect again"
-    stage.end("suspect again")
+    stage.submit("late", 3)
+    assert stage.pipe.ids[-1] == "suspect again"
+    stage.wait(ALONE_S + 0.1)  # nor does it keep others out
     assert stage.pipe.ids[-1] == "late"
+    assert stage.ending("suspect again") is None
+    stage.submit("later", 3)
+    stage.speak("suspect again")
+    assert stage.pipe.ids[-1] == "later"
+
+
+def test_all_that_an_engine_had_is_answered_in_time_and_nobody_else_waits_for_it():
+    """Twenty cold prompts that had not spoken; small ones that come meanwhile."""
+    stage = Stage()
+    names = [f"cold {number}" for number in range(20)]
+    for number, name in enumerate(names):
+        stage.submit(name, number)
+    stage.begin(*names)
+    stage.die()
+    stage.wait(4.0)  # until another engine is there
+    stage.start()
+    assert stage.pipe.ids == names[:1]
+    stage.wait(ALONE_S)
+    stage.submit("small", 100)
+    waited_s = 0.0
+    while "small" not in stage.pipe.ids:
+        stage.wait(0.1)
+        stage.obey_cancels()
+        waited_s += 0.1
+    assert waited_s <= ALONE_S + 0.3
+    assert stage.ending(names[0]) == WorkerLost.code  # it was in the way
+    stage.end("small")
+    assert stage.pipe.ids[-1] == names[1]
+    stage.speak(names[1])
+    stage.wait(RETRY_S)
+    stage.obey_cancels()
+    assert [stage.ending(name) for name in names[2:]] == [WorkerLost.code] * 18
+    assert stage.ending(names[1]) is None, "who speaks is let speak"
+    stage.end(names[1])
+    assert stage.ending(names[1]) == "well"
+    assert stage.link.num_in_flight == 0
+
+
+def test_a_suspect_that_is_given_up_ends_once_whatever_becomes_of_it():
+    for becomes in ("ends", "dies", "can not start"):
+        stage = Stage()
+        stage.submit("cold", 1)
+        stage.begin("cold")
+        stage.die()
+        stage.start()
+        stage.wait(RETRY_S + 0.1)
+        assert stage.ending("cold") == WorkerLost.code
+        if becomes == "ends":
+            stage.end("cold")
+        elif becomes == "dies":
+            stage.die()
+        else:
+            stage.link.lose_all(LOST)
+        assert stage.ending("cold") == WorkerLost.code
+        assert stage.link.num_in_flight == 0
+
+
+def test_deaths_beside_others_are_no_proof_until_the_third():
+    """Whoever kills the engine from outside does not make the prompts that it had unwelcome."""
+    stage = Stage()
+    for number in range(3):
+        for name in ("a", "b"):
+            stage.submit(f"{name}{number}", ord(name))
+            stage.wait(SUSPECT_WAIT_S + 0.1)
+            stage.begin(f"{name}{number}")
+            stage.speak(f"{name}{number}")
+        stage.die()
+        stage.start()
+        expected = RequestRejected.code if number == 2 else WorkerLost.code
+        assert [stage.ending(f"{name}{number}") for name in "ab"] == [expected] * 2
 
 
 def test_waiting_has_an_end():
     stage = Stage()
     stage.submit("a", 1)
     stage.die()
-    stage.clock.now_s += HOLD_S + 1
-    stage.link.tick()
+    stage.wait(RETRY_S + 1)
     assert stage.ending("a") == WorkerLost.code
     stage.submit("while it starts", 2)
     assert stage.ending("while it starts") == WorkerLost.code
@@ -310,3 +390,72 @@ def test_a_request_of_an_open_id_is_not_taken():
     stage.submit("a")
     with pytest.raises(Exception, match="in flight"):
         stage.submit("a")
+
+
+class Two:
+    """Two links of a fleet, and a request that goes from one to the other as a router sends it."""
+
+    def __init__(self) -> None:
+        clock = Clock()
+        suspects = Suspects(clock)
+        self.pipes = [Pipe(), Pipe()]
+        self.links = [EngineLink(clock, suspects=suspects, waits=False) for _ in self.pipes]
+        for link, pipe in zip(self.links, self.pipes, strict=True):
+            link.attach(pipe)
+        self.told: list[Event] = []
+
+    def send(self, place: int, name: str, token_id: int = 1, **fields: object) -> None:
+        prompt = SegmentedPrompt((PromptPart(Role.TRAILING, (token_id,)),))
+        message = EngineRequest(name, prompt, SamplingParams(4), **fields)
+        self.links[place].submit(message, self.told.append)
+
+    def codes(self) -> list[str]:
+        return [event.error["code"] for event in self.told if event.error is not None]
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False])
+def test_a_request_that_ended_two_engines_of_a_fleet_is_rejected(is_heard_of: bool) -> None:
+    two = Two()
+    two.send(0, "r", timeout_s=30.0, placements=(Placement(segment_id("x"), "w1"),))
+    if is_heard_of:
+        two.links[0].take(RequestsBegun(("r",)))
+    two.links[0].lose_process(LOST)
+    assert two.codes() == ["worker_lost"]
+    # with what is left of its time, and without hints: the same request for all that
+    two.send(1, "r", timeout_s=29.0)
+    if is_heard_of:
+        two.links[1].take(RequestsBegun(("r",)))
+    two.links[1].lose_process(LOST)
+    two.links[0].attach(two.pipes[0])
+    two.send(0, "again")
+    expected = "request_rejected" if is_heard_of else "worker_lost"
+    assert two.codes()[1] == expected
+    if not is_heard_of:  # twice nobody had heard of it: the second time counts as begun
+        two.links[0].lose_process(LOST)
+        two.links[1].attach(two.pipes[1])
+        two.send(1, "once more")
+    assert two.codes()[-1] == "request_rejected"
+
+
+def test_a_suspect_is_alone_on_another_engine_of_the_fleet_as_well() -> None:
+    two = Two()
+    two.send(1, "other", 2)
+    two.send(0, "r")
+    two.links[0].take(RequestsBegun(("r",)))
+    two.links[0].lose_process(LOST)
+    two.send(1, "r")
+    assert two.pipes[1].ids == ["other"]
+    two.links[1].take(TokenEvent("other", finish_reason=FinishReason.LENGTH))
+    assert two.pipes[1].ids == ["other", "r"]
+
+
+def test_what_waits_for_its_turn_in_a_fleet_goes_with_its_engine() -> None:
+    two = Two()
+    two.send(0, "r")
+    two.links[0].take(RequestsBegun(("r",)))
+    two.links[0].lose_process(LOST)
+    two.send(1, "other", 2)
+    two.send(1, "r")  # held: it is to be alone
+    two.links[1].lose_process(LOST)
+    assert two.codes() == ["worker_lost"] * 3
+    assert two.links[1].num_in_flight == 0

@@ -50,20 +50,49 @@ def test_text_and_log_probabilities(text, stops):
     assert [delta.finish_reason for delta in got] == [None] * (len(got) - 1) + ["stop"]
     told = [one for delta in got for one in delta.logprobs]
     ids = TOKENIZER.encode_text(text)
-    # the tokens told are the first ones, each once, and they are those whose text is told
+    # the tokens told are the first ones, each once, up to the one that completes a stop string
     assert [one.token_id for one in told] == list(ids[: len(told)])
     assert [one.logprob for one in told] == [-float(place) for place in range(len(told))]
+    assert tuple(one.token_id for one in told) == reply.token_ids
     if "\ufffd" in text:
         return  # then a prefix of ids does not say which of its characters are finished
-    starts = [len(TOKENIZER.decode(ids[:place]).rstrip("\ufffd")) for place in range(len(ids))]
-    assert len(told) == (sum(start < len(expected) for start in starts) if cut else len(ids))
+    finished = [TOKENIZER.decode(ids[:place]).rstrip("\ufffd") for place in range(len(ids) + 1)]
+    completed = [place for place, one in enumerate(finished) if stopped_text(one, stops)[1]]
+    assert len(told) == (min(completed) if cut else len(ids))
 
 
 def test_tokens_behind_a_stop_string_are_not_told():
     reply = ReplyAssembler(TOKENIZER, ["\n"])
     got = deltas(reply, events("a town\n and more"))
     told = [one.token_id for delta in got for one in delta.logprobs]
-    assert TOKENIZER.decode(told) == "a town"
+    assert TOKENIZER.decode(told) == "a town\n"
+
+
+@given(
+    text=tiny.texts,
+    stops=st.lists(tiny.full_texts, max_size=2),
+    min_tokens=st.integers(0, 9),
+    sizes=st.lists(st.integers(1, 5)),
+    has_logprobs=st.booleans(),
+)
+def test_a_reply_is_the_same_however_many_tokens_an_event_has(
+    text, stops, min_tokens, sizes, has_logprobs
+):
+    """And however many were drawn behind a stop string: the last event comes after all of them."""
+    alone, together = (
+        ReplyAssembler(TOKENIZER, stops, min_tokens=min_tokens) for _ in range(2)
+    )
+    deltas(alone, events(text))
+    ids, start = TOKENIZER.encode_text(text), 0
+    for size in [*sizes, len(ids) + 1]:
+        part = ids[start : start + size]
+        told = tuple(TokenLogprobs(id_, -float(start + i)) for i, id_ in enumerate(part))
+        together.feed(TokenEvent("r", tuple(part), told if has_logprobs else ()))
+        start += size
+    together.feed(TokenEvent("r", finish_reason=FinishReason.LENGTH))
+    assert (together.text, together.token_ids) == (alone.text, alone.token_ids)
+    assert together.was_cut == alone.was_cut
+    assert together.logprobs == (alone.logprobs if has_logprobs else [])
 
 
 def test_a_cut_reply_ends_with_stop_although_its_request_was_cancelled():

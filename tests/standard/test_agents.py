@@ -10,22 +10,24 @@ from pathlib import Path
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
 
 from hypic_sdk import LocalHypic
-from hypic_sdk.demo.library import DOCUMENTS
+from hypic_sdk.demo.library import DOCUMENTS, SYSTEM
 from hypic_sdk.integrations.langchain import (
     ChatHypic,
     HypicSegmentMiddleware,
     HypicSegmentRetriever,
     create_segment_documents_chain,
 )
+from tests.integrations.three_orders import ORDERS, QUESTION, Answered, Noting, check
 
 TEXTS = list(DOCUMENTS.values())[:12]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -83,6 +85,53 @@ def test_the_same_documents_in_three_orders(local, app: Callable[..., BaseMessag
         assert report["auto_segments"] == len(TEXTS)
         if turn:
             assert set(statuses) == {"hit"}
+
+
+CALL = {"name": "search", "args": {"query": "clock"}, "id": "call_1", "type": "tool_call"}
+
+
+class Searches(AgentMiddleware):
+    """Decides to search, for a model that was never taught to call tools; it answers itself."""
+
+    def wrap_model_call(self, request, handler):
+        if request.messages[-1].type == "human":
+            return AIMessage("", tool_calls=[CALL])
+        return handler(request)
+
+
+def test_an_agent_over_the_packaged_model():
+    """Each document a hit after its first use, no prompt edited, the answer `LocalHypic`'s."""
+    function = {"name": "search", "arguments": '{"query": "clock"}'}
+    with LocalHypic() as local, LocalHypic() as alone:
+        client = Noting(local)
+        chat = ChatHypic(client=client, temperature=0.0, max_tokens=12)
+        for turn, order in enumerate(ORDERS):
+            finding = HypicSegmentRetriever(
+                retriever=Shelf(order=list(order)), chat=chat, warm="none"
+            )
+            searching = create_retriever_tool(
+                finding, "search", "Search the library.", response_format="content_and_artifact"
+            )
+            made = create_agent(
+                chat,
+                [searching],
+                system_prompt=SYSTEM,
+                middleware=[Searches(), HypicSegmentMiddleware(tool_results=False)],
+            )
+            said = made.invoke({"messages": [{"role": "user", "content": QUESTION}]})["messages"]
+            report = said[-1].response_metadata["hypic"]
+            tokens = said[-1].usage_metadata["input_tokens"]
+            answered = Answered(said[-1].text, tokens, report)
+            called = [{"id": "call_1", "type": "function", "function": function}]
+            expected = [
+                {"role": "system", "content": SYSTEM},
+                {"role": "user", "content": QUESTION},
+                {"role": "assistant", "content": "", "tool_calls": called},
+                {"role": "tool", "content": "\n\n".join(order), "tool_call_id": "call_1",
+                 "name": "search"},
+            ]  # fmt: skip
+            check(client.noted[-1], expected, order, answered, alone)
+            assert answered.statuses == ["hit" if turn else "cold"] * len(order)
 
 
 def test_the_example_of_an_agent(capsys):

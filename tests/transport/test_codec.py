@@ -27,6 +27,8 @@ from hypic_sdk.transport.control import (
     CancelRequest,
     EngineFailed,
     EngineReady,
+    EntriesChanged,
+    EntryName,
     FinishRequest,
     PeerLost,
     Question,
@@ -90,7 +92,8 @@ MESSAGES: tuple[codec.Message, ...] = (
     EntryRefused(7, "w2", 3, {"code": "pool_exhausted", "message": "no room"}),
     DropFetch(7, "w1"),
     PeerLost("w1"),
-    Alive("w1"),
+    Alive("w1", 1, 2, 2**40),
+    EntriesChanged("w1", (EntryName("t", segment_id("x")),), (EntryName("", segment_id("y")),)),
 )
 
 

@@ -20,6 +20,7 @@ from hypic_sdk.integrations.langchain.llm import HypicLLM
 from hypic_sdk.integrations.langchain.placeholder import SegmentsPlaceholder
 from hypic_sdk.integrations.langchain.retriever import HypicSegmentRetriever
 from hypic_sdk.integrations.langchain.transformer import HypicSegmentTransformer
+from hypic_sdk.integrations.syncing import SyncReport
 
 __all__ = [
     "ChatHypic",
@@ -30,6 +31,7 @@ __all__ = [
     "HypicSegmentTransformer",
     "SegmentRegistry",
     "SegmentsPlaceholder",
+    "SyncReport",
     "create_segment_documents_chain",
 ]
 

@@ -23,6 +23,7 @@ from langchain_core.runnables import (
 
 from hypic_sdk.integrations.contract import SegmentRegistry
 from hypic_sdk.integrations.langchain.chat_model import ChatHypic
+from hypic_sdk.integrations.langchain.registering import know
 
 DOCUMENT_PROMPT = PromptTemplate.from_template("{page_content}")
 
@@ -77,6 +78,5 @@ def _registry(llm: LanguageModelLike) -> SegmentRegistry | None:
 
 def _known(registry: SegmentRegistry | None, documents: list[Document]) -> list[Document]:
     if registry is not None:
-        for document in documents:
-            registry.add(document.page_content)
+        know(registry, documents)
     return documents

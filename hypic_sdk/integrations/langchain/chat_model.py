@@ -7,58 +7,30 @@ from contextlib import aclosing
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import LangSmithParams, LanguageModelInput
+from langchain_core.language_models import LanguageModelInput
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 
-from hypic_sdk.integrations.langchain.asking import chats, chunks, whole
+from hypic_sdk.integrations.asking import chats, chunks, whole
 from hypic_sdk.integrations.langchain.errors import core_errors
 from hypic_sdk.integrations.langchain.messages import MessageWriter
 from hypic_sdk.integrations.langchain.replies import ReplyReader, chat_result
-from hypic_sdk.integrations.langchain.served import SECRETS, Served
+from hypic_sdk.integrations.langchain.served import ServedModel
 from hypic_sdk.integrations.langchain.tools import Method, Tool, structured, tool_options
 
 
-class ChatHypic(Served, BaseChatModel):
+class ChatHypic(ServedModel, BaseChatModel):
     """Chats over cached documents; a prompt's known texts become segments, its text stays.
 
-    `base_url` names a server (none: `HYPIC_BASE_URL`, else this machine); or `client` is a `Hypic`,
-    a `LocalHypic` or anything with their calls.  Without an `async_client` beside such a `client`,
-    asynchronous calls run it in a thread.
-
-    `registry` holds the texts that are looked for in plain prompts while `auto_segment` is on; a
-    retriever, a chain or a middleware of this adapter fills it.
+    The way to the model is that of `Served`; `registry` is filled by a retriever, a chain or a
+    middleware of this adapter.
     """
 
     @property
     def _llm_type(self) -> str:
         return "hypic-chat"
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return {"base_url": self.base_url, "hypic": self.hypic, **self._options()}
-
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """Whether `dumpd` writes what can be loaded; the client and the known texts are left out.
-
-        Core loads classes outside of itself where they are named: `load(dumped,
-        allowed_objects=[ChatHypic])`.
-        """
-        return True
-
-    @property
-    def lc_secrets(self) -> dict[str, str]:
-        """What `dumpd` writes by name instead of by value."""
-        return SECRETS
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
-        params["ls_provider"] = "hypic"
-        params["ls_model_name"] = kwargs.get("model") or self.model or "default"
-        return params
 
     def bind_tools(
         self,
@@ -101,30 +73,25 @@ class ChatHypic(Served, BaseChatModel):
         return structured(self, schema, method=method, include_raw=include_raw, strict=strict)
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, by the server's tokenizer where the client can ask it."""
-        tokenize = getattr(self.calls(), "tokenize", None)
-        if tokenize is None:
-            return super().get_token_ids(text)
+        """The token ids of a text, by the server's tokenizer."""
         with core_errors():
-            return list(tokenize(prompt=text).tokens) if text else []
+            return list(self.calls().tokenize(prompt=text).tokens) if text else []
 
     def get_num_tokens_from_messages(
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
-        """The tokens of the whole prompt, template included, where the client can count them."""
-        tokenize = getattr(self.calls(), "tokenize", None)
-        if tokenize is None:
-            return super().get_num_tokens_from_messages(messages, tools)
+        """The tokens of the whole prompt, template included."""
         options = {} if not tools else tool_options(tools, None, strict=None, parallel=None)
         with core_errors():
-            return int(tokenize(messages=MessageWriter().messages(messages), **options).count)
+            written = MessageWriter().messages(messages)
+            return int(self.calls().tokenize(messages=written, **options).count)
 
     def _request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
     ) -> tuple[MessageWriter, dict[str, Any]]:
         """The arguments of the client's call."""
         writer = MessageWriter(self._known())
-        return writer, {"messages": writer.messages(messages), **self._asked(stop, given)}
+        return writer, {"messages": writer.messages(messages), **self._call_options(stop, given)}
 
     def _generate(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,13 +15,9 @@ from pydantic import PrivateAttr
 
 from hypic_sdk.integrations.langchain.chat_model import ChatHypic
 from hypic_sdk.integrations.langchain.errors import core_errors
-from hypic_sdk.integrations.langchain.registering import (
-    OnProgress,
-    Warm,
-    forget_segments,
-    known_texts,
-    registered_ids,
-)
+from hypic_sdk.integrations.langchain.registering import know, take_in
+from hypic_sdk.integrations.registering import Warm, forget
+from hypic_sdk.integrations.syncing import ProgressListener
 from hypic_sdk.prompt.segment import segment_id
 
 
@@ -33,12 +30,17 @@ class HypicSegmentIndex(DocumentIndex):
 
     A text that several documents have is forgotten with the last of them, as far as they came
     through this object; if it is forgotten too early, that costs a hit and no answer.
+
+    `on_progress` is called with a `SyncReport` of each batch that core hands over.  Set `cancel`,
+    from any thread, to stop with RequestCancelled: the batches before are in, and the next run
+    goes on from there.
     """
 
     store: VectorStore
     chat: ChatHypic
     warm: Warm = "wait"
-    on_progress: OnProgress | None = None
+    on_progress: ProgressListener | None = None
+    cancel: threading.Event | None = None
     k: int = 4
 
     # texts that came through this object, and the ids of the documents that have them
@@ -48,13 +50,18 @@ class HypicSegmentIndex(DocumentIndex):
         """Put documents into the store, and their texts before the server.
 
         Raises:
-            HypicError: the server can not register them; then the store is left as it was.
+            HypicError: the server can not register them, or it was stopped; then the store is
+                left as it was.
         """
         named = [one if one.id else one.model_copy(update={"id": _new_id()}) for one in items]
         documents = {str(one.id): one for one in named}  # of two with one id the last
         with core_errors():
-            registered_ids(
-                self.chat, [*documents.values()], warm=self.warm, on_progress=self.on_progress
+            take_in(
+                self.chat,
+                [*documents.values()],
+                warm=self.warm,
+                on_progress=self.on_progress,
+                cancel=self.cancel,
             )
         replaced = self.get([*documents])
         self.store.add_documents([*documents.values()], ids=[*documents], **kwargs)
@@ -87,7 +94,7 @@ class HypicSegmentIndex(DocumentIndex):
     ) -> list[Document]:
         found = self.store.similarity_search(query, **{"k": self.k, **kwargs})
         # the store may hold documents that came before this process
-        known_texts(self.chat.registry, found)
+        know(self.chat.registry, found)
         return found
 
     def _disown(self, documents: Iterable[Document], *, kept: set[str]) -> None:
@@ -104,7 +111,7 @@ class HypicSegmentIndex(DocumentIndex):
         for text in stale:
             self.chat.registry.discard(text)
         with core_errors():
-            forget_segments(self.chat, [segment_id(text) for text in stale])
+            forget(self.chat, [segment_id(text) for text in stale])
 
 
 def _new_id() -> str:

@@ -8,18 +8,18 @@ from contextlib import aclosing
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import LangSmithParams
 from langchain_core.language_models.llms import BaseLLM
 from langchain_core.outputs import GenerationChunk, LLMResult
 
+from hypic_sdk.integrations.asking import chunks, plain_prompts, whole
 from hypic_sdk.integrations.contract import Cut
-from hypic_sdk.integrations.langchain.asking import chunks, plain_prompts, whole
 from hypic_sdk.integrations.langchain.errors import core_errors
 from hypic_sdk.integrations.langchain.replies import PlainReader, generation, llm_result
-from hypic_sdk.integrations.langchain.served import SECRETS, Served
+from hypic_sdk.integrations.langchain.served import ServedModel
+from hypic_sdk.integrations.parts import PartCutter, text_part
 
 
-class HypicLLM(Served, BaseLLM):
+class HypicLLM(ServedModel, BaseLLM):
     """Continues prompts over cached documents; arguments as those of `ChatHypic`.
 
     What a reply tells stands in its `generation_info`.
@@ -29,36 +29,13 @@ class HypicLLM(Served, BaseLLM):
     def _llm_type(self) -> str:
         return "hypic-llm"
 
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return {"base_url": self.base_url, "hypic": self.hypic, **self._options()}
-
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """See `ChatHypic.is_lc_serializable`."""
-        return True
-
-    @property
-    def lc_secrets(self) -> dict[str, str]:
-        """What `dumpd` writes by name instead of by value."""
-        return SECRETS
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
-        params["ls_provider"] = "hypic"
-        params["ls_model_name"] = kwargs.get("model") or self.model or "default"
-        return params
-
     def _request(
         self, prompt: str, stop: list[str] | None, given: dict[str, Any]
     ) -> tuple[list[Cut], dict[str, Any]]:
         """The arguments of the client's call, and how the prompt was cut."""
-        registry = self._known()
-        options = self._asked(stop, given)
-        if registry is None:
-            return [], {"prompt": prompt, **options}
-        cut = registry.cut(prompt)
-        return [cut], {"prompt": cut.content() if cut.num_segments else prompt, **options}
+        cutter = PartCutter(self._known())
+        written = cutter.content([text_part(prompt)])
+        return cutter.cuts, {"prompt": written, **self._call_options(stop, given)}
 
     def _generate(
         self,

@@ -18,20 +18,22 @@ from langchain_core.outputs import (
     LLMResult,
 )
 
-from hypic_sdk.integrations.contract import Cut, cache_details, report_values
+from hypic_sdk.integrations.contract import Cut, cache_details
+from hypic_sdk.integrations.reply_end import ReplyEnd
 from hypic_sdk.wire.replies import ChatCompletion, ChatCompletionChunk, Completion
-from hypic_sdk.wire.report import CacheReport, Usage
+from hypic_sdk.wire.report import Usage
 
 PROVIDER = "hypic"
 
 
 def chat_result(reply: ChatCompletion, cuts: Sequence[Cut]) -> ChatResult:
     """A whole reply."""
-    end = ReplyEnd()
-    end.take(reply)
+    end = ReplyEnd.of(reply)
     generations = [
         ChatGeneration(
-            message=_message(choice.message, reply.id, end.usage(), end.metadata(cuts, choice)),
+            message=_message(
+                choice.message, reply.id, _told_usage(end), _metadata(end, cuts, choice)
+            ),
             generation_info=_info(choice),
         )
         for choice in reply.choices
@@ -100,37 +102,19 @@ def usage_metadata(usage: Usage) -> UsageMetadata:
     return told
 
 
-@final
-class ReplyEnd:
-    """What a reply tells besides the text, on whichever chunk of it."""
+def _told_usage(end: ReplyEnd) -> UsageMetadata | None:
+    return None if end.usage is None else usage_metadata(end.usage)
 
-    def __init__(self) -> None:
-        self.seen: ChatCompletion | ChatCompletionChunk | Completion | None = None
-        self.finish_reason: str | None = None
-        self._usage: Usage | None = None
-        self._report: CacheReport | None = None
 
-    def take(self, chunk: ChatCompletion | ChatCompletionChunk | Completion) -> None:
-        """Take the next chunk."""
-        self.seen = chunk
-        self._usage = chunk.usage or self._usage
-        self._report = chunk.hypic or self._report
-        for choice in chunk.choices:
-            self.finish_reason = choice.finish_reason or self.finish_reason
-
-    def usage(self) -> UsageMetadata | None:
-        """The tokens, if they were told."""
-        return None if self._usage is None else usage_metadata(self._usage)
-
-    def metadata(self, cuts: Sequence[Cut], choice: Any = None) -> dict[str, Any]:
-        """The metadata of a reply, or of one of several."""
-        return {
-            "model_name": "" if self.seen is None else self.seen.model,
-            "model_provider": PROVIDER,
-            "finish_reason": self.finish_reason if choice is None else choice.finish_reason,
-            "request_id": None if self.seen is None else self.seen.id,
-            "hypic": report_values(self._report, cuts),
-        }
+def _metadata(end: ReplyEnd, cuts: Sequence[Cut], choice: Any = None) -> dict[str, Any]:
+    """The metadata of a reply, or of one of several."""
+    return {
+        "model_name": "" if end.seen is None else end.seen.model,
+        "model_provider": PROVIDER,
+        "finish_reason": end.finish_reason if choice is None else choice.finish_reason,
+        "request_id": None if end.seen is None else end.seen.id,
+        "hypic": end.report(cuts),
+    }
 
 
 @final
@@ -166,8 +150,8 @@ class ReplyReader:
             message=AIMessageChunk(
                 content="",
                 id=None if self._end.seen is None else self._end.seen.id,
-                usage_metadata=self._end.usage(),
-                response_metadata=self._end.metadata(cuts),
+                usage_metadata=_told_usage(self._end),
+                response_metadata=_metadata(self._end, cuts),
                 chunk_position="last",
             ),
             generation_info={"finish_reason": self._end.finish_reason},
@@ -188,8 +172,7 @@ def _call_chunk(piece: Any) -> ToolCallChunk:
 
 def generation(reply: Completion, cuts: Sequence[Cut]) -> Generation:
     """A whole reply to a plain prompt."""
-    end = ReplyEnd()
-    end.take(reply)
+    end = ReplyEnd.of(reply)
     text = "".join(choice.text for choice in reply.choices[:1])
     return Generation(text=text, generation_info=_plain_info(end, cuts))
 
@@ -219,5 +202,5 @@ class PlainReader:
 
 
 def _plain_info(end: ReplyEnd, cuts: Sequence[Cut]) -> dict[str, Any]:
-    usage = end.usage()
-    return {**end.metadata(cuts), "usage_metadata": None if usage is None else dict(usage)}
+    usage = _told_usage(end)
+    return {**_metadata(end, cuts), "usage_metadata": None if usage is None else dict(usage)}

@@ -13,11 +13,8 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from hypic_sdk.integrations.langchain.chat_model import ChatHypic
-from hypic_sdk.integrations.langchain.registering import (
-    Warm,
-    aregister_documents,
-    register_documents,
-)
+from hypic_sdk.integrations.langchain.registering import aregister_documents, register_documents
+from hypic_sdk.integrations.registering import Warm
 
 
 class HypicSegmentRetriever(BaseRetriever):

@@ -1,90 +1,50 @@
-"""What the models of this adapter have in common: a server or a client, and known texts."""
+"""What the models of this adapter have in common: arguments from the environment, their traces."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from langchain_core.language_models import LangSmithParams
 from langchain_core.utils import from_env, secret_from_env
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import Field, SecretStr
 
-from hypic_sdk.client.async_client import DEFAULT_TIMEOUT_S
-from hypic_sdk.integrations.clients import Clients
-from hypic_sdk.integrations.contract import SegmentRegistry
-
-SECRETS = {"api_key": "HYPIC_API_KEY"}
+from hypic_sdk.integrations.served import Served
 
 
-class Served(BaseModel):
-    """Sampling options, the way to the model, and the texts that are looked for in prompts."""
-
-    model: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
-    stop: list[str] | None = None
-    streaming: bool = False
+class ServedModel(Served):
+    """A `Served` as core's models are: its address and key may stand in the environment."""
 
     base_url: str | None = Field(default_factory=from_env("HYPIC_BASE_URL", default=None))
     api_key: SecretStr | None = Field(
         default_factory=secret_from_env("HYPIC_API_KEY", default=None)
     )
-    timeout: float = DEFAULT_TIMEOUT_S
-    max_retries: int = 2
+    streaming: bool = False
 
-    hypic: dict[str, Any] = Field(default_factory=dict)
-    """Options of the wire's `hypic` field: `mode`, `session_id`, `on_missing`, `report`."""
-    auto_segment: bool = True
-    registry: SegmentRegistry = Field(default_factory=SegmentRegistry, exclude=True)
-    client: Any = Field(default=None, exclude=True)
-    async_client: Any = Field(default=None, exclude=True)
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"base_url": self.base_url, "hypic": self.hypic, **self._options()}
 
-    _clients: Clients | None = PrivateAttr(default=None)
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """Whether `dumpd` writes what can be loaded; the client and the known texts are left out.
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+        Core loads classes outside of itself where they are named: `load(dumped,
+        allowed_objects=[ChatHypic])`.
+        """
+        return True
 
-    def calls(self) -> Any:
-        """The client that waits; one over `base_url` is made at the first call."""
-        return self._held().calls()
+    @property
+    def lc_secrets(self) -> dict[str, str]:
+        """What `dumpd` writes by name instead of by value."""
+        return {"api_key": "HYPIC_API_KEY"}
 
-    def async_calls(self) -> Any:
-        """The client on an event loop; none: there is only one that waits."""
-        return self._held().async_calls()
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        # core's own, which stands behind this class in those that mix it in
+        core: Any = super()
+        params: LangSmithParams = core._get_ls_params(stop=stop or self.stop, **kwargs)
+        params["ls_provider"] = "hypic"
+        params["ls_model_name"] = kwargs.get("model") or self.model or "default"
+        return params
 
-    def close(self) -> None:
-        """Close the waiting client that was made here; one that was given is the giver's."""
-        self._held().close()
-
-    async def aclose(self) -> None:
-        """Close both clients that were made here."""
-        await self._held().aclose()
-
-    def _held(self) -> Clients:
-        if self._clients is None:
-            key = self.api_key
-            self._clients = Clients(
-                self.client,
-                self.async_client,
-                base_url=self.base_url,
-                api_key=None if key is None else key.get_secret_value(),
-                timeout_s=self.timeout,
-                max_retries=self.max_retries,
-            )
-        return self._clients
-
-    def _known(self) -> SegmentRegistry | None:
-        """Where texts are looked up; none: nothing is looked for."""
-        return self.registry if self.auto_segment else None
-
-    def _options(self) -> dict[str, Any]:
-        names = ("model", "temperature", "max_tokens", "top_p", "top_k", "seed", "stop")
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
-
-    def _asked(self, stop: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
-        """The options of the client's call; those of this call overrule the model's own."""
-        options = {**self._options(), **({} if stop is None else {"stop": stop}), **given}
-        options.pop("stream", None)
-        hypic = {**self.hypic, **options.pop("hypic", {})}
-        return {**options, "hypic": hypic} if hypic else options
+    def _call_options(self, stop: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+        return self._asked({**({} if stop is None else {"stop": stop}), **given})

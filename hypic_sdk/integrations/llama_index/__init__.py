@@ -14,8 +14,9 @@ from hypic_sdk.integrations.contract import SegmentRegistry
 from hypic_sdk.integrations.llama_index.llm import Hypic
 from hypic_sdk.integrations.llama_index.postprocessor import SegmentWarmPostprocessor
 from hypic_sdk.integrations.llama_index.query_engine import SegmentQueryEngine
-from hypic_sdk.integrations.llama_index.register import SegmentRegister, SyncReport
+from hypic_sdk.integrations.llama_index.register import SegmentRegister
 from hypic_sdk.integrations.llama_index.synthesizer import SegmentSynthesizer
+from hypic_sdk.integrations.syncing import SyncReport
 
 __all__ = [
     "Hypic",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 from llama_index.core.base.llms.types import (
@@ -18,9 +17,8 @@ from llama_index.core.base.llms.types import (
     CompletionResponseGen,
 )
 
-from hypic_sdk.integrations.clients import Clients
+from hypic_sdk.integrations.asking import HasClients, chats, chunks, plain_prompts, whole
 from hypic_sdk.integrations.contract import SegmentRegistry
-from hypic_sdk.integrations.in_thread import chunks_in_thread, whole_in_thread
 from hypic_sdk.integrations.llama_index.messages import MessageWriter
 from hypic_sdk.integrations.llama_index.replies import (
     ChatReader,
@@ -35,7 +33,7 @@ from hypic_sdk.integrations.llama_index.replies import (
 class Asking:
     """One request.  Without a registry nothing is looked for in plain texts."""
 
-    clients: Clients
+    clients: HasClients
     registry: SegmentRegistry | None
     options: Mapping[str, Any]  # of the client's call
 
@@ -47,7 +45,7 @@ class Asking:
     async def achat(self, messages: Sequence[ChatMessage]) -> ChatResponse:
         """Answer a chat; cancelling the task cancels the request."""
         writer, request = self._chat_request(messages)
-        return chat_response(await self._whole(_chats, request), writer.cuts)
+        return chat_response(await whole(self.clients, chats, request), writer.cuts)
 
     def stream_chat(self, messages: Sequence[ChatMessage]) -> ChatResponseGen:
         """Answer a chat piece by piece; closing the generator cancels the request."""
@@ -62,8 +60,8 @@ class Asking:
         """Answer a chat piece by piece; closing the generator cancels the request."""
         writer, request = self._chat_request(messages)
         reader = ChatReader()
-        async with aclosing(self._chunks(_chats, request)) as chunks:
-            async for chunk in chunks:
+        async with aclosing(chunks(self.clients, chats, request)) as stream:
+            async for chunk in stream:
                 for response in reader.feed(chunk):
                     yield response
         yield reader.last(writer.cuts)
@@ -76,7 +74,7 @@ class Asking:
     async def aplain(self, prompt: str) -> CompletionResponse:
         """See `plain`."""
         writer, request = self._plain_request(prompt)
-        return completion_response(await self._whole(_plain_prompts, request), writer.cuts)
+        return completion_response(await whole(self.clients, plain_prompts, request), writer.cuts)
 
     def stream_plain(self, prompt: str) -> CompletionResponseGen:
         """See `plain`."""
@@ -91,8 +89,8 @@ class Asking:
         """See `plain`."""
         writer, request = self._plain_request(prompt)
         reader = CompletionReader()
-        async with aclosing(self._chunks(_plain_prompts, request)) as chunks:
-            async for chunk in chunks:
+        async with aclosing(chunks(self.clients, plain_prompts, request)) as stream:
+            async for chunk in stream:
                 for response in reader.feed(chunk):
                     yield response
         yield reader.last(writer.cuts)
@@ -106,34 +104,3 @@ class Asking:
     def _plain_request(self, prompt: str) -> tuple[MessageWriter, dict[str, Any]]:
         writer = MessageWriter(self.registry)
         return writer, {"prompt": writer.prompt(prompt), **self.options}
-
-    async def _whole(self, endpoint: Callable[[Any], Any], request: Mapping[str, Any]) -> Any:
-        calls = self.clients.async_calls()
-        if calls is not None:
-            return await endpoint(calls).create(**request)
-        create = endpoint(self.clients.calls()).create
-        return await whole_in_thread(partial(create, stream=True, **request))
-
-    async def _chunks(
-        self, endpoint: Callable[[Any], Any], request: Mapping[str, Any]
-    ) -> AsyncGenerator[Any, None]:
-        calls = self.clients.async_calls()
-        if calls is None:
-            create = endpoint(self.clients.calls()).create
-            async with aclosing(
-                chunks_in_thread(partial(create, stream=True, **request))
-            ) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-            return
-        async with endpoint(calls).stream(**request) as stream:
-            async for chunk in stream:
-                yield chunk
-
-
-def _chats(calls: Any) -> Any:
-    return calls.chat.completions
-
-
-def _plain_prompts(calls: Any) -> Any:
-    return calls.completions

@@ -23,72 +23,30 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
-from pydantic import Field, PrivateAttr, SecretStr
+from pydantic import PrivateAttr
 
-from hypic_sdk.client.async_client import DEFAULT_TIMEOUT_S
-from hypic_sdk.integrations.clients import Clients
-from hypic_sdk.integrations.contract import SegmentRegistry
 from hypic_sdk.integrations.llama_index.asking import Asking
 from hypic_sdk.integrations.llama_index.replies import as_completion
 from hypic_sdk.integrations.llama_index.tool_calls import selections, single_call, tool_options
+from hypic_sdk.integrations.served import Served
 from hypic_sdk.wire.models import ModelObject
 
-_OPTIONS = ("model", "temperature", "max_tokens", "top_p", "top_k", "seed", "stop")
 
-
-class Hypic(FunctionCallingLLM):
+class Hypic(Served, FunctionCallingLLM):
     """Answers over cached documents; a prompt's known texts become segments, its text stays.
 
-    `base_url` names a server (none: `HYPIC_BASE_URL`, else this machine); or `client` is a
-    `hypic_sdk.Hypic`, a `LocalHypic` or anything with their calls.  Without an `async_client`
-    beside such a `client`, asynchronous calls run it in threads.
-
-    `registry` holds the texts that are looked for in plain prompts while `auto_segment` is on; the
-    query engine, synthesizer, postprocessor and register of this adapter fill it.
+    The way to the model is that of `Served`; `registry` is filled by the query engine, synthesizer,
+    postprocessor and register of this adapter.
 
     `context_window`, `is_chat_model` and `is_function_calling_model` are those of the served model
     unless they are given; it is asked once.
     """
 
-    model: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
-    stop: list[str] | None = None
-
     context_window: int | None = None
     is_chat_model: bool | None = None
     is_function_calling_model: bool | None = None
 
-    base_url: str | None = None
-    api_key: SecretStr | None = Field(default=None, exclude=True)
-    timeout: float = DEFAULT_TIMEOUT_S
-    max_retries: int = 2
-
-    hypic: dict[str, Any] = Field(default_factory=dict)
-    """Options of the wire's `hypic` field: `mode`, `session_id`, `on_missing`, `report`."""
-    auto_segment: bool = True
-    registry: SegmentRegistry = Field(default_factory=SegmentRegistry, exclude=True)
-    client: Any = Field(default=None, exclude=True)
-    async_client: Any = Field(default=None, exclude=True)
-
-    _clients: Clients = PrivateAttr()
     _served: ModelObject | None = PrivateAttr(default=None)
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Nothing is connected before the first call."""
-        super().model_post_init(context)
-        key = self.api_key
-        self._clients = Clients(
-            self.client,
-            self.async_client,
-            base_url=self.base_url,
-            api_key=None if key is None else key.get_secret_value(),
-            timeout_s=self.timeout,
-            max_retries=self.max_retries,
-        )
 
     def __reduce__(self) -> Any:
         """Another process connects anew; its registry begins empty."""
@@ -116,13 +74,13 @@ class Hypic(FunctionCallingLLM):
         """
         if self._must_ask():
             # whatever has the client's calls may have fewer of them
-            models = getattr(self._clients.calls(), "models", None)
+            models = getattr(self.calls(), "models", None)
             self._take_models(() if models is None else models.list().data)
         return self._metadata()
 
     async def aload_metadata(self) -> LLMMetadata:
         """The same without blocking the event loop; `metadata` then asks no more."""
-        models = getattr(self._clients.async_calls(), "models", None)
+        models = getattr(self.async_calls(), "models", None)
         if models is not None and self._must_ask():
             self._take_models((await models.list()).data)
         return self.metadata
@@ -154,34 +112,9 @@ class Hypic(FunctionCallingLLM):
         """What events tell of this model: no key, no address, and nobody is asked."""
         return {"class_name": self.class_name(), **self._metadata().model_dump(), **self._options()}
 
-    def calls(self) -> Any:
-        """The client that waits; one over `base_url` is made at the first call."""
-        return self._clients.calls()
-
-    def async_calls(self) -> Any | None:
-        """The client on an event loop; none: there is only one that waits."""
-        return self._clients.async_calls()
-
-    def close(self) -> None:
-        """Close the waiting client that was made here; one that was given is the giver's."""
-        self._clients.close()
-
-    async def aclose(self) -> None:
-        """Close both clients that were made here."""
-        await self._clients.aclose()
-
-    def _options(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in _OPTIONS}
-        return {name: value for name, value in values.items() if value is not None}
-
     def _asking(self, given: Mapping[str, Any]) -> Asking:
         """A request; the options of this call overrule the model's own."""
-        options = {**self._options(), **given}
-        options.pop("stream", None)
-        hypic = {**self.hypic, **options.pop("hypic", {})}
-        if hypic:
-            options["hypic"] = hypic
-        return Asking(self._clients, self.registry if self.auto_segment else None, options)
+        return Asking(self, self._known(), self._asked(given))
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:

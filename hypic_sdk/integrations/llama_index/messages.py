@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, final
 
@@ -22,7 +20,16 @@ from llama_index.core.base.llms.types import (
 )
 
 from hypic_sdk.errors import RequestError
-from hypic_sdk.integrations.contract import Cut, SegmentRegistry
+from hypic_sdk.integrations.contract import SegmentRegistry
+from hypic_sdk.integrations.parts import (
+    Content,
+    PartCutter,
+    call_part,
+    content,
+    is_text,
+    segment_part,
+    text_part,
+)
 
 _ROLES: Mapping[MessageRole, str] = MappingProxyType(
     {
@@ -39,15 +46,15 @@ _ROLES: Mapping[MessageRole, str] = MappingProxyType(
 
 
 @final
-@dataclass
 class MessageWriter:
     """Writes the messages of one request; `cuts` are those of its plain texts.
 
     Without a registry nothing is looked for in plain texts.
     """
 
-    registry: SegmentRegistry | None = None
-    cuts: list[Cut] = field(default_factory=list)
+    def __init__(self, registry: SegmentRegistry | None = None) -> None:
+        self._cutter = PartCutter(registry)
+        self.cuts = self._cutter.cuts
 
     def messages(self, messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
         """The messages in order.
@@ -57,16 +64,16 @@ class MessageWriter:
         """
         return [self._message(message) for message in messages]
 
-    def prompt(self, prompt: str) -> str | list[dict[str, Any]]:
+    def prompt(self, prompt: str) -> Content:
         """A prompt without a chat template: the text, or its parts."""
-        return _content(self._cut([_text(prompt)]))
+        return self._cutter.content([text_part(prompt)])
 
     def _message(self, message: ChatMessage) -> dict[str, Any]:
         role, told = _ROLES[message.role], message.additional_kwargs
         parts = _parts(message)
         # what a model said itself is left alone
-        content = _content(parts if role == "assistant" else self._cut(parts))
-        values: dict[str, Any] = {"role": role, "content": content}
+        said = content(parts) if role == "assistant" else self._cutter.content(parts)
+        values: dict[str, Any] = {"role": role, "content": said}
         for name in ("name", "tool_call_id"):
             if told.get(name):
                 values[name] = told[name]
@@ -78,33 +85,6 @@ class MessageWriter:
             **({"tool_calls": calls} if calls else {}),
             **({"reasoning_content": reasoning} if reasoning else {}),
         }
-
-    def _cut(self, parts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for part in parts:
-            if self.registry is None or not _is_text(part):
-                yield part
-                continue
-            cut = self.registry.cut(part["text"])
-            self.cuts.append(cut)
-            for one in cut.parts:
-                yield _text(one) if isinstance(one, str) else one.part()
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
-
-
-def _is_text(part: Mapping[str, Any]) -> bool:
-    return part["type"] == "text"
-
-
-def _content(parts: Iterable[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """One plain text as such; anything else in parts."""
-    parts = list(parts)
-    if not parts:
-        return ""
-    only_text = len(parts) == 1 and _is_text(parts[0])
-    return str(parts[0]["text"]) if only_text else parts
 
 
 def _parts(message: ChatMessage) -> Iterable[dict[str, Any]]:
@@ -124,9 +104,9 @@ def _parts(message: ChatMessage) -> Iterable[dict[str, Any]]:
 def _block(block: ContentBlock) -> Iterator[dict[str, Any]]:
     match block:
         case TextBlock():
-            yield _text(block.text)
+            yield text_part(block.text)
         case DocumentBlock():
-            yield {"type": "segment", "text": _document_text(block)}
+            yield segment_part(_document_text(block))
         case CitableBlock():
             for one in block.content:
                 for part in _block(one):
@@ -144,7 +124,7 @@ def _block(block: ContentBlock) -> Iterator[dict[str, Any]]:
 
 def _end_segment(parts: list[dict[str, Any]]) -> None:
     """A cache point makes the text before it a segment."""
-    if parts and _is_text(parts[-1]) and parts[-1]["text"]:
+    if parts and is_text(parts[-1]) and parts[-1]["text"]:
         parts[-1] = {**parts[-1], "type": "segment"}
 
 
@@ -160,12 +140,11 @@ def _spanned(text: str, spans: Sequence[Mapping[str, Any]]) -> Iterator[dict[str
                 param="messages",
             )
         if start > end:
-            yield _text(text[end:start])
-        named = {"segment_id": span["segment_id"]} if span.get("segment_id") else {}
-        yield {"type": "segment", **named, "text": text[start:stop]}
+            yield text_part(text[end:start])
+        yield segment_part(text[start:stop], span.get("segment_id"))
         end = stop
     if end < len(text):
-        yield _text(text[end:])
+        yield text_part(text[end:])
 
 
 def _document_text(block: DocumentBlock) -> str:
@@ -187,15 +166,9 @@ def _tool_calls(message: ChatMessage) -> list[dict[str, Any]]:
     """The calls in blocks; without any, those that older code keeps beside them."""
     blocks = [block for block in message.blocks if isinstance(block, ToolCallBlock)]
     if blocks:
-        return [_call(one.tool_call_id, one.tool_name, one.tool_kwargs) for one in blocks]
+        return [call_part(one.tool_call_id, one.tool_name, one.tool_kwargs) for one in blocks]
     older = message.additional_kwargs.get("tool_calls") or ()
     return [one if isinstance(one, dict) else one.model_dump(exclude_none=True) for one in older]
-
-
-def _call(id_: str | None, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _reasoning(message: ChatMessage) -> str:

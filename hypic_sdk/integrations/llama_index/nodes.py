@@ -1,16 +1,11 @@
-"""Nodes as texts: what the model reads of them, and what is worth a segment."""
+"""Nodes as texts: what the model reads of them, and what they are told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
-
-from hypic_sdk.integrations.contract import SegmentRegistry
-
-SEGMENT_ID = "hypic_segment_id"
-ERROR = "hypic_error"
 
 Node = TypeVar("Node", bound=BaseNode)
 
@@ -21,12 +16,6 @@ def node_text(node: BaseNode) -> str:
     A node's own hash changes with metadata that the model never sees; this does not.
     """
     return node.get_content(metadata_mode=MetadataMode.LLM).strip()
-
-
-def learn(registry: SegmentRegistry, texts: Iterable[str]) -> list[str]:
-    """Know texts from now on; those that are long enough to be segments, each once."""
-    known = [registry.add(text) for text in texts]
-    return list(dict.fromkeys(one.text for one in known if one is not None))
 
 
 def marked(found: NodeWithScore, marks: Mapping[str, str]) -> NodeWithScore:

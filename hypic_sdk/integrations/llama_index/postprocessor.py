@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Literal
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from hypic_sdk.errors import HypicError
-from hypic_sdk.integrations.contract import register
 from hypic_sdk.integrations.llama_index.llm import Hypic
-from hypic_sdk.integrations.llama_index.nodes import ERROR, SEGMENT_ID, learn, marked, node_text
+from hypic_sdk.integrations.llama_index.nodes import marked, node_text
+from hypic_sdk.integrations.registering import Registered, Warm, aregister, register
 
 
 class SegmentWarmPostprocessor(BaseNodePostprocessor):
@@ -26,7 +24,7 @@ class SegmentWarmPostprocessor(BaseNodePostprocessor):
     """
 
     llm: Hypic
-    warm: Literal["none", "async", "wait"] = "async"
+    warm: Warm = "async"
 
     @classmethod
     def class_name(cls) -> str:
@@ -36,33 +34,19 @@ class SegmentWarmPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        texts = self._texts(nodes)
-        try:
-            create_many = self.llm.calls().segments.create_many
-            segments = create_many(texts, warm=self.warm) if texts else ()
-        except HypicError as error:
-            return [marked(one, {ERROR: error.code}) for one in nodes]
-        return self._with_ids(nodes, texts, segments)
+        return _told(nodes, register(self.llm, _texts(nodes), warm=self.warm))
 
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        calls = self.llm.async_calls()
-        if calls is None:
+        if self.llm.async_calls() is None:
             return await asyncio.to_thread(self._postprocess_nodes, nodes, query_bundle)
-        texts = self._texts(nodes)
-        try:
-            segments = await calls.segments.create_many(texts, warm=self.warm) if texts else ()
-        except HypicError as error:
-            return [marked(one, {ERROR: error.code}) for one in nodes]
-        return self._with_ids(nodes, texts, segments)
+        return _told(nodes, await aregister(self.llm, _texts(nodes), warm=self.warm))
 
-    def _texts(self, nodes: Sequence[NodeWithScore]) -> list[str]:
-        return learn(self.llm.registry, [node_text(one.node) for one in nodes])
 
-    def _with_ids(
-        self, nodes: Sequence[NodeWithScore], texts: Sequence[str], segments: Sequence[Any]
-    ) -> list[NodeWithScore]:
-        ids = register(self.llm.registry, texts, segments)
-        found = [(one, ids.get(node_text(one.node))) for one in nodes]
-        return [marked(one, {SEGMENT_ID: id_} if id_ else {}) for one, id_ in found]
+def _texts(nodes: Sequence[NodeWithScore]) -> list[str]:
+    return [node_text(one.node) for one in nodes]
+
+
+def _told(nodes: Sequence[NodeWithScore], told: Registered) -> list[NodeWithScore]:
+    return [marked(one, told.marks(node_text(one.node))) for one in nodes]

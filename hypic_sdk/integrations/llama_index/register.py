@@ -5,50 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, Literal, final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from llama_index.core.schema import BaseNode, TransformComponent
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 
-from hypic_sdk.errors import DeadlineExceeded
 from hypic_sdk.integrations.llama_index.llm import Hypic
-from hypic_sdk.integrations.llama_index.nodes import learn, node_text
-from hypic_sdk.wire.limits import MAX_IDS_PER_CALL, MAX_PAGE, MAX_SEGMENTS_PER_CALL
-from hypic_sdk.wire.segments import WarmJobObject
+from hypic_sdk.integrations.llama_index.nodes import node_text
+from hypic_sdk.integrations.registering import Warm, forget, learn
+from hypic_sdk.integrations.syncing import ProgressListener, Sync, SyncReport
+from hypic_sdk.wire.limits import MAX_PAGE
 
 COLLECTION = "llama_index_collection"
 TEXT_HASH = "text_sha256"
 
-_CALL_IDS = MAX_IDS_PER_CALL
-_CANCEL_POLL_S = 1.0  # how long a warm job may be silent before a cancel is seen
-
 Nodes = BaseDocumentStore | Iterable[BaseNode]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SyncReport:
-    """How far a `sync` has come, or how it ended.
-
-    `num_warm` counts segments in the pool (also those that were there before), `num_not_kept` those
-    too short for it; `computed_tokens` is what warming cost.
-    """
-
-    num_texts: int
-    num_registered: int = 0
-    num_created: int = 0  # of the registered, those that the server did not know
-    num_warm: int = 0
-    num_not_kept: int = 0
-    num_failed: int = 0
-    computed_tokens: int = 0
-    reused_tokens: int = 0
-    is_cancelled: bool = False
-
-
-ProgressListener = Callable[[SyncReport], None]
 
 
 class SegmentRegister(TransformComponent):
@@ -64,7 +36,7 @@ class SegmentRegister(TransformComponent):
 
     llm: Hypic
     collection: str = "default"
-    warm: Literal["none", "async", "wait"] = "async"
+    warm: Warm = "async"
 
     @classmethod
     def class_name(cls) -> str:
@@ -110,9 +82,9 @@ class SegmentRegister(TransformComponent):
         Raises:
             HypicError: the server does not take them.
         """
-        running = _Sync(self.llm.calls().segments, on_progress, cancel or threading.Event())
-        texts = self._texts(_nodes(nodes))
-        return running.run(texts, self._items(texts), warm)
+        items = self._items(self._texts(_nodes(nodes)))
+        report, _ = Sync(self.llm.calls().segments, on_progress, cancel).run(items, warm=warm)
+        return report
 
     async def async_sync(
         self, nodes: Nodes, *, warm: bool = True, on_progress: ProgressListener | None = None
@@ -140,7 +112,7 @@ class SegmentRegister(TransformComponent):
             if one.metadata.get(COLLECTION) == self.collection
             and one.metadata.get(TEXT_HASH) not in kept
         ]
-        _delete(segments, stale)
+        forget(self.llm, stale)
         return len(stale)
 
     def _texts(self, nodes: Iterable[BaseNode]) -> list[str]:
@@ -174,79 +146,3 @@ def _registered(segments: Any) -> Iterator[Any]:
         if not page.has_more:
             return
         after = page.last_id
-
-
-def _delete(segments: Any, ids: Sequence[str]) -> None:
-    delete_many = getattr(segments, "delete_many", None)
-    if delete_many is None:  # in this process one by one costs nothing more
-        for id_ in ids:
-            segments.delete(id_)
-        return
-    for at in range(0, len(ids), _CALL_IDS):
-        delete_many(ids[at : at + _CALL_IDS])
-
-
-@final
-class _Sync:
-    """One run of `sync`."""
-
-    def __init__(
-        self, segments: Any, on_progress: ProgressListener | None, cancel: threading.Event
-    ) -> None:
-        self._segments = segments
-        self._on_progress = on_progress
-        self._cancel = cancel
-        self._report = SyncReport(0)
-
-    def run(self, texts: Sequence[str], items: Sequence[dict[str, Any]], warm: bool) -> SyncReport:
-        self._report = SyncReport(len(texts))
-        ids = self._register(iter(items))
-        for at in range(0, len(ids) if warm else 0, _CALL_IDS):
-            if not self._cancel.is_set():
-                self._warm(ids[at : at + _CALL_IDS])
-        if self._cancel.is_set():
-            self._tell(is_cancelled=True)
-        return self._report
-
-    def _tell(self, **changes: Any) -> None:
-        self._report = replace(self._report, **changes)
-        if self._on_progress is not None:
-            self._on_progress(self._report)
-
-    def _register(self, items: Iterator[dict[str, Any]]) -> list[str]:
-        ids: list[str] = []
-        while not self._cancel.is_set() and (batch := list(islice(items, MAX_SEGMENTS_PER_CALL))):
-            made = self._segments.create_many(batch)
-            ids.extend(one.id for one in made)
-            num_created = self._report.num_created + sum(bool(one.created) for one in made)
-            self._tell(num_registered=len(ids), num_created=num_created)
-        return ids
-
-    def _warm(self, ids: list[str]) -> None:
-        before, job = self._report, self._segments.warm.create(ids)
-
-        def told(now: WarmJobObject) -> None:
-            if self._cancel.is_set() and now.status == "running":
-                job.cancel()
-            self._tell(
-                **{name: getattr(before, name) + num for name, num in _progress(now).items()}
-            )
-
-        while True:
-            try:
-                job.wait(_CANCEL_POLL_S, told)
-                return
-            except DeadlineExceeded:
-                if self._cancel.is_set():
-                    job.cancel()
-
-
-def _progress(job: WarmJobObject) -> dict[str, int]:
-    counts = job.counts
-    return {
-        "num_warm": counts.done + counts.already_warm,
-        "num_not_kept": counts.not_kept,
-        "num_failed": counts.failed,
-        "computed_tokens": job.tokens.computed,
-        "reused_tokens": job.tokens.reused,
-    }

@@ -16,8 +16,9 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
 )
 
-from hypic_sdk.integrations.contract import Cut, cache_details, report_values
+from hypic_sdk.integrations.contract import Cut, cache_details
 from hypic_sdk.integrations.llama_index.tool_calls import CallsSoFar
+from hypic_sdk.integrations.reply_end import ReplyEnd
 from hypic_sdk.wire.replies import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -26,7 +27,6 @@ from hypic_sdk.wire.replies import (
     Logprobs,
     ReplyMessage,
 )
-from hypic_sdk.wire.report import CacheReport, Usage
 
 
 def chat_response(reply: ChatCompletion, cuts: Sequence[Cut]) -> ChatResponse:
@@ -38,7 +38,7 @@ def chat_response(reply: ChatCompletion, cuts: Sequence[Cut]) -> ChatResponse:
         message=said.message(),
         raw=reply,
         logprobs=_logprobs(choice.logprobs),
-        additional_kwargs=_told(reply.usage, reply.hypic, choice.finish_reason, cuts),
+        additional_kwargs=_told(ReplyEnd.of(reply), cuts),
     )
 
 
@@ -48,7 +48,7 @@ def completion_response(reply: Completion, cuts: Sequence[Cut]) -> CompletionRes
     return CompletionResponse(
         text=choice.text,
         raw=reply,
-        additional_kwargs=_told(reply.usage, reply.hypic, choice.finish_reason, cuts),
+        additional_kwargs=_told(ReplyEnd.of(reply), cuts),
     )
 
 
@@ -101,7 +101,7 @@ class ChatReader:
 
     def __init__(self) -> None:
         self._said = _Said()
-        self._end = _End()
+        self._end = ReplyEnd()
 
     def feed(self, chunk: ChatCompletionChunk) -> Iterator[ChatResponse]:
         """The reply so far, if the chunk adds to it."""
@@ -123,7 +123,7 @@ class ChatReader:
             message=self._said.message(),
             delta="",
             raw=self._end.raw(),
-            additional_kwargs=self._end.told(cuts),
+            additional_kwargs=_told(self._end, cuts),
         )
 
 
@@ -133,7 +133,7 @@ class CompletionReader:
 
     def __init__(self) -> None:
         self._text = ""
-        self._end = _End()
+        self._end = ReplyEnd()
 
     def feed(self, chunk: Completion) -> Iterator[CompletionResponse]:
         """The reply so far, if the chunk adds to it."""
@@ -145,46 +145,15 @@ class CompletionReader:
 
     def last(self, cuts: Sequence[Cut]) -> CompletionResponse:
         """The response behind the text."""
-        told = self._end.told(cuts)
+        told = _told(self._end, cuts)
         raw = self._end.raw()
         return CompletionResponse(text=self._text, delta="", raw=raw, additional_kwargs=told)
 
 
-@final
-class _End:
-    """What a stream tells besides the text, on whichever chunk."""
-
-    def __init__(self) -> None:
-        self._seen: ChatCompletionChunk | Completion | None = None
-        self._usage: Usage | None = None
-        self._report: CacheReport | None = None
-        self._finish_reason: str | None = None
-
-    def take(self, chunk: ChatCompletionChunk | Completion) -> None:
-        self._seen = chunk
-        self._usage = chunk.usage or self._usage
-        self._report = chunk.hypic or self._report
-        for choice in chunk.choices[:1]:
-            self._finish_reason = choice.finish_reason or self._finish_reason
-
-    def told(self, cuts: Sequence[Cut]) -> dict[str, Any]:
-        return _told(self._usage, self._report, self._finish_reason, cuts)
-
-    def raw(self) -> ChatCompletionChunk | Completion | None:
-        """The last chunk, with usage and report wherever they stood."""
-        if self._seen is None:
-            return None
-        return self._seen.model_copy(update={"usage": self._usage, "hypic": self._report})
-
-
-def _told(
-    usage: Usage | None,
-    report: CacheReport | None,
-    finish_reason: str | None,
-    cuts: Sequence[Cut],
-) -> dict[str, Any]:
+def _told(end: ReplyEnd, cuts: Sequence[Cut]) -> dict[str, Any]:
     """Tokens by OpenAI's names, tokens of the cache, and the report as JSON-ready values."""
-    told: dict[str, Any] = {"finish_reason": finish_reason, "hypic": report_values(report, cuts)}
+    told: dict[str, Any] = {"finish_reason": end.finish_reason, "hypic": end.report(cuts)}
+    usage = end.usage
     if usage is None:
         return told
     read, written = cache_details(usage)

@@ -28,10 +28,10 @@ from llama_index.core.types import RESPONSE_TEXT_TYPE
 from llama_index.core.utils import get_tokenizer
 from pydantic import BaseModel
 
-from hypic_sdk.integrations.contract import SegmentRegistry, register
+from hypic_sdk.integrations.contract import SegmentRegistry
 from hypic_sdk.integrations.llama_index.llm import Hypic
-from hypic_sdk.integrations.llama_index.nodes import learn
 from hypic_sdk.integrations.llama_index.packing import packed
+from hypic_sdk.integrations.registering import learn, note
 
 SEPARATOR = "\n\n"
 
@@ -219,7 +219,7 @@ class SegmentSynthesizer(BaseSynthesizer):
 def _sizes(texts: Sequence[str], segments: Sequence[Any], registry: SegmentRegistry) -> list[int]:
     """Tokens of each text; what is too short for a segment can not have more than its bytes."""
     sizes = {segment.id: segment.tokens for segment in segments}
-    ids = register(registry, learn(registry, texts), segments)
+    ids = note(registry, learn(registry, texts), segments)
     return [sizes[ids[text]] if text in ids else _num_bytes(text) for text in texts]
 
 

@@ -19,6 +19,7 @@ import triton.language as tl
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.live_attention import reference
 from hypic_sdk.kernels.live_attention.plan import plan_attention
+from hypic_sdk.kernels.upload import upload
 
 _SMALL_ROWS = 16  # query heads of a task of few rows (decode): the least that a product takes
 _LARGE_ROWS = 64  # of others; fp32, whose products take no matrix unit, stays with few
@@ -183,7 +184,7 @@ class _Batch:
     launches: tuple[_Launch, ...]
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=32)  # live runs, whole segments, and each unfinished one
 def _kept_batch(same: _Same, group: int, is_wide: bool, device: torch.device) -> _Batch:
     """All layers of a forward hand over the same tuple of runs: one batch serves them."""
     return _batch(same.runs, group, is_wide, device)
@@ -206,8 +207,8 @@ def _batch(runs: Sequence[AttentionRun], group: int, is_wide: bool, device: torc
         launches.append(
             _Launch(
                 block_m,
-                torch.tensor([astuple(task) for task in plan.tasks], device=device),
-                torch.tensor([astuple(merge) for merge in plan.merges], device=device),
+                upload([astuple(task) for task in plan.tasks], device),
+                upload([astuple(merge) for merge in plan.merges], device),
                 plan.num_partials,
             )
         )
@@ -221,10 +222,14 @@ def live_attention(
     values_PGE: torch.Tensor,
     *,
     scale: float,
-) -> torch.Tensor:
+    out_LQE: torch.Tensor,
+) -> None:
     """As the reference; fp64 goes through the reference itself."""
     if query_LQE.dtype == torch.float64 or not runs:
-        return reference.live_attention(query_LQE, runs, keys_PGE, values_PGE, scale=scale)
+        reference.live_attention(
+            query_LQE, runs, keys_PGE, values_PGE, scale=scale, out_LQE=out_LQE
+        )
+        return
     query_LQE, keys_PGE, values_PGE = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (query_LQE, keys_PGE, values_PGE)
     )
@@ -232,10 +237,8 @@ def live_attention(
     wanted = group, query_LQE.dtype == torch.float32, device
     # a list may be changed and handed over again
     batch = _kept_batch(_Same(runs), *wanted) if type(runs) is tuple else _batch(runs, *wanted)
-    out_LQE = torch.zeros(query_LQE.shape, dtype=query_LQE.dtype, device=device)
     for launch in batch.launches:
         _launch(launch, batch.slots, query_LQE, keys_PGE, values_PGE, out_LQE, group, scale)
-    return out_LQE
 
 
 def _launch(

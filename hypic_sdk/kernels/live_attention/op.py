@@ -18,15 +18,17 @@ def live_attention(
     values_PGE: torch.Tensor,
     *,
     scale: float,
+    out_LQE: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """softmax(scale q k^T) v of every run's rows over the positions not after their own.
 
     Args:
         query_LQE: rotated queries; Q is a multiple of G, query head q reads head q // (Q / G).
-        runs: disjoint; rows in no run (padding) come out zero.
+        runs: disjoint.
         keys_PGE, values_PGE: slab views of one layer, the rows' own keys already placed.
+        out_LQE: where given, rows of the runs are written into it and no other row is.
     Returns:
-        [L, Q, E] in the query's dtype.
+        [L, Q, E] in the query's dtype: `out_LQE`, or a new tensor with zeros in rows of no run.
     Error:
         a run's bits depend on its own rows and keys only: not on other runs of the call, not on
         where its slots lie.
@@ -47,10 +49,16 @@ def live_attention(
     attend = backend.select(
         "live_attention", reference.live_attention, _live_attention_kernel, device=query_LQE.device
     )
-    return attend(query_LQE, runs, keys_PGE, values_PGE, scale=scale)
+    if out_LQE is None:
+        out_LQE = torch.zeros_like(query_LQE, memory_format=torch.contiguous_format)
+    elif out_LQE.shape != query_LQE.shape or out_LQE.stride(-1) != 1:
+        raise ValueError(f"out {tuple(out_LQE.shape)} does not fit {tuple(query_LQE.shape)}")
+    if runs:
+        attend(query_LQE, runs, keys_PGE, values_PGE, scale=scale, out_LQE=out_LQE)
+    return out_LQE
 
 
-def _live_attention_kernel() -> Callable[..., torch.Tensor]:
+def _live_attention_kernel() -> Callable[..., None]:
     from hypic_sdk.kernels.live_attention import kernel
 
     return kernel.live_attention

@@ -22,15 +22,14 @@ def live_attention(
     values_PGE: torch.Tensor,
     *,
     scale: float,
-) -> torch.Tensor:
-    """[L, Q, E]; rows in no run are zero."""
-    out_LQE = torch.zeros_like(query_LQE)
+    out_LQE: torch.Tensor,
+) -> None:
+    """Rows of the runs into `out_LQE` [L, Q, E]."""
     for run in runs:
         query_RQE = aligned(query_LQE[run.row_start : run.row_stop])
         keys, values = _seen(keys_PGE, run), _seen(values_PGE, run)
         attend = _attend_one if run.num_rows == 1 else _attend
         out_LQE[run.row_start : run.row_stop] = attend(query_RQE, keys, values, scale)
-    return out_LQE
 
 
 def _seen(slab_PGE: torch.Tensor, run: AttentionRun) -> torch.Tensor:

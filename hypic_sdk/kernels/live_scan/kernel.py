@@ -21,6 +21,7 @@ from hypic_sdk.kernels.live_scan.plan import FIELDS, LongRun, plan_walk
 from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles
 from hypic_sdk.kernels.scan_inputs import UNIT_EPS, ScanInputs
 from hypic_sdk.kernels.segment_scan.stretch import scan_stretch, steps_only
+from hypic_sdk.kernels.upload import upload
 
 # rows up to which a run is walked token by token: the tiled scan is some fifty launches
 LONGEST_WALK = 64
@@ -117,9 +118,7 @@ def compose(
     assert transitions is None or transitions[0].is_contiguous(), "rows of the slab are contiguous"
     kind = _IDENTITY if transitions is None else transitions.ndim - 1
     rows = state_NHKV if transitions is None else transitions
-    slots = torch.tensor(
-        [list(transition_slots), list(state_slots)], dtype=torch.int64, device=state_NHKV.device
-    )
+    slots = upload([list(transition_slots), list(state_slots)], state_NHKV.device)
     composed_NHKV = torch.empty_like(state_NHKV)
     wide = state_NHKV.dtype == torch.float64
     largest = 16 if wide else 64
@@ -342,13 +341,13 @@ class _Walk:
             for sequence, bounds in zip(launch.sequences, launch.bounds, strict=True)
         ]
         counts = [len(launch.sequences) for launch in plan.launches]
-        starts = torch.tensor(plan.gap_starts, dtype=torch.int64, device=device)
+        starts = upload(plan.gap_starts, device)
         cos, sin = starts.new_empty((0, 0)), starts.new_empty((0, 0))
         if spec is not None and plan.gap_starts:
             cos, sin = rotary_angles(spec, starts, torch.float32)
         return cls(
-            torch.tensor(plan.table, dtype=torch.int64, device=device),
-            torch.tensor(rows, dtype=torch.int64, device=device).split(counts),
+            upload(plan.table, device),
+            upload(rows, device).split(counts),
             tuple(launch.long_runs for launch in plan.launches),
             cos,
             sin,

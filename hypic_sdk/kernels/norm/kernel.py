@@ -10,8 +10,9 @@ import triton.language as tl
 @triton.jit
 def _norm_kernel(
     x_ptr,
-    gate_ptr,  # read with GATE > 0 only
+    gate_ptr,  # read with GATE > 0, or with ADD, when it is what is added
     weight_ptr,
+    total_ptr,  # [rows * heads, D]; written with ADD only
     out_ptr,  # [rows * heads, D]
     x_stride,
     x_head_stride,
@@ -24,6 +25,7 @@ def _norm_kernel(
     CENTRE: tl.constexpr,  # added to the weight
     GATE: tl.constexpr,  # 0 none, 1 silu, 2 sigmoid
     GATE_FIRST: tl.constexpr,
+    ADD: tl.constexpr,
     BLOCK_D: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -34,6 +36,12 @@ def _norm_kernel(
     # [BD]
     b_x = tl.load(x_ptr + i_row * x_stride + i_head * x_head_stride + o_d, m_d, other=0.0)
     b_x = b_x.to(COMPUTE)
+    if ADD:
+        o_added = i_row * gate_stride + i_head * gate_head_stride + o_d
+        b_x += tl.load(gate_ptr + o_added, m_d, other=0.0).to(COMPUTE)
+        b_total = b_x.to(total_ptr.dtype.element_ty)
+        tl.store(total_ptr + i_out * D + o_d, b_total, m_d)
+        b_x = b_total.to(COMPUTE)
     b_weight = tl.load(weight_ptr + i_head * weight_head_stride + o_d, m_d, other=0.0)
     b_weight = b_weight.to(COMPUTE) + CENTRE
     if GATE > 0:
@@ -58,6 +66,17 @@ def rms_norm(
     # rows and heads, as they lie: a norm of heads often reads a slice of a projection
     x = x[:, None] if x.ndim == 2 else x if x.ndim == 3 else x.reshape(-1, 1, shape[-1])
     return _launch(x, None, weight, eps, centre=float(zero_centred), gate=0).view(shape)
+
+
+def add_rms_norm(
+    x: torch.Tensor, added: torch.Tensor, weight: torch.Tensor, *, eps: float, zero_centred: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the reference."""
+    shape = x.shape
+    x, added = (t.reshape(-1, 1, shape[-1]) for t in (x, added))
+    total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = _launch(x, added, weight, eps, centre=float(zero_centred), gate=0, total=total)
+    return total.view(shape), out.view(shape)
 
 
 def gated_rms_norm(
@@ -86,6 +105,7 @@ def _launch(
     centre: float,
     gate: int,
     gate_first: bool = False,
+    total: torch.Tensor | None = None,  # where the sum of both goes
 ) -> torch.Tensor:
     rows, heads, size = x.shape
     x = x if x.stride(2) == 1 else x.contiguous()
@@ -100,6 +120,7 @@ def _launch(
         x,
         other,
         weight,
+        out if total is None else total,
         out,
         *x.stride()[:2],
         *other.stride()[:2],
@@ -110,6 +131,7 @@ def _launch(
         CENTRE=centre,
         GATE=gate,
         GATE_FIRST=gate_first,
+        ADD=total is not None,
         BLOCK_D=block,
         COMPUTE=tl.float64 if x.dtype == torch.float64 else tl.float32,
         num_warps=min(8, max(1, block // 256)),

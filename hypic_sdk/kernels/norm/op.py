@@ -33,6 +33,31 @@ def rms_norm(
     return run(x, weight, eps=eps, zero_centred=zero_centred)
 
 
+def add_rms_norm(
+    x: torch.Tensor, added: torch.Tensor, weight: torch.Tensor, *, eps: float, zero_centred: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Residual and norm in one: x + added, and `rms_norm` of it.
+
+    Args:
+        x, added: [.., D] of one shape and dtype.
+        weight, eps, zero_centred: as in `rms_norm`.
+    Returns:
+        the sum, rounded to x's dtype, and the norm of the rounded sum; both [.., D], new.
+    Error:
+        the bits of both are those of the two steps one after the other.
+    """
+    if added.shape != x.shape or added.dtype != x.dtype:
+        raise ValueError(
+            f"{tuple(added.shape)} {added.dtype} can not be added to {tuple(x.shape)} {x.dtype}"
+        )
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"weight {tuple(weight.shape)} does not fit rows {tuple(x.shape)}")
+    run = backend.select(
+        "add_rms_norm", reference.add_rms_norm, _add_rms_norm_kernel, device=x.device
+    )
+    return run(x, added, weight, eps=eps, zero_centred=zero_centred)
+
+
 def gated_rms_norm(
     x_LHV: torch.Tensor,
     gate_LHV: torch.Tensor,
@@ -72,6 +97,12 @@ def _rms_norm_kernel() -> Callable[..., torch.Tensor]:
     from hypic_sdk.kernels.norm import kernel
 
     return kernel.rms_norm
+
+
+def _add_rms_norm_kernel() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    from hypic_sdk.kernels.norm import kernel
+
+    return kernel.add_rms_norm
 
 
 def _gated_rms_norm_kernel() -> Callable[..., torch.Tensor]:

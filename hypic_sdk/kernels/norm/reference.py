@@ -18,6 +18,14 @@ def rms_norm(
     return _normalised(wide, eps).mul_(factor).to(x.dtype)
 
 
+def add_rms_norm(
+    x: torch.Tensor, added: torch.Tensor, weight: torch.Tensor, *, eps: float, zero_centred: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x + added, rounded to x's dtype, and the norm of that."""
+    total = x + added
+    return total, rms_norm(total, weight, eps=eps, zero_centred=zero_centred)
+
+
 def gated_rms_norm(
     x_LHV: torch.Tensor,
     gate_LHV: torch.Tensor,

@@ -12,7 +12,9 @@ run on a device yet, so `op` does not take it (docs/performance.md).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -22,6 +24,7 @@ from hypic_sdk.kernels.items import ColdRun
 from hypic_sdk.kernels.live_scan.kernel import compose
 from hypic_sdk.kernels.scan_inputs import MIN_LOG_DECAY, UNIT_EPS, ScanInputs
 from hypic_sdk.kernels.segment_scan import reference
+from hypic_sdk.kernels.upload import upload
 
 _TILE = 64
 _FIELDS = 11
@@ -248,7 +251,7 @@ def segment_scan(
     work_states_XHKV: torch.Tensor | None,
     work_transitions: torch.Tensor | None,
     out_LHV: torch.Tensor,
-) -> list[bool]:
+) -> torch.Tensor:
     """As the reference."""
     run = scan_in_tiles if suits(inputs) and cold_runs else reference.segment_scan
     return run(
@@ -270,24 +273,63 @@ def scan_in_tiles(
     work_states_XHKV: torch.Tensor | None,
     work_transitions: torch.Tensor | None,
     out_LHV: torch.Tensor,
-) -> list[bool]:
+) -> torch.Tensor:
     """As the reference, for a recurrence that erases with a decay of a head or none."""
     assert transitions is not None, "a dense transition is stored"
-    tiles, rows = _tables(cold_runs)
     device, (_, H, K, V) = inputs.value.device, states_SHKV.shape
-    tiles_table = torch.tensor(tiles, dtype=torch.int64, device=device)
-    runs_table = torch.tensor(rows, dtype=torch.int64, device=device)
+    # a list may be changed and handed over again
+    is_kept = type(cold_runs) is tuple
+    call = _kept_call(_Same(cold_runs), device) if is_kept else _Call.of(cold_runs, device)
     # tf32x3: three products on the matrix units, nearly an fp32 product
     precision = "ieee" if inputs.value.dtype == torch.float32 else "tf32x3"
-    prepared = _prepare(inputs, tiles_table, V, precision)
-    minus_ends, found = (states_SHKV.new_empty((len(rows), H, K, columns)) for columns in (V, K))
+    prepared = _prepare(inputs, call.tiles, V, precision)
+    minus_ends, found = (
+        states_SHKV.new_empty((len(call.runs), H, K, columns)) for columns in (V, K)
+    )
     _chain(
-        *(prepared, tiles_table, runs_table, states_SHKV),
+        *(prepared, call.tiles, call.runs, states_SHKV),
         states_SHKV if work_states_XHKV is None else work_states_XHKV,
         found if work_transitions is None else work_transitions,
         *(minus_ends, found, out_LHV, precision),
     )
-    return _keep_pairs(cold_runs, states_SHKV, transitions, minus_ends, found)
+    return _keep_pairs(call, states_SHKV, transitions, minus_ends, found)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Call:
+    """What is run, on the device; made once for all layers of a forward."""
+
+    tiles: torch.Tensor  # [tiles, 2] int64
+    runs: torch.Tensor  # [runs, _FIELDS] int64
+    ended: tuple[int, ...]  # runs that end their interior
+    ended_table: tuple[torch.Tensor, ...]  # these, and their rows of both slabs
+
+    @classmethod
+    def of(cls, cold_runs: Sequence[ColdRun], device: torch.device) -> _Call:
+        tiles, rows = _tables(cold_runs)
+        ended = tuple(i for i, run in enumerate(cold_runs) if run.closes_interior)
+        slots = [cold_runs[i].state_slot for i in ended]
+        table = upload([ended, slots, [cold_runs[i].transition_slot for i in ended]], device)
+        return cls(upload(tiles, device), upload(rows, device), ended, table.unbind(0))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Same:
+    """A tuple of runs, equal to itself alone."""
+
+    runs: Sequence[ColdRun]
+
+    def __hash__(self) -> int:
+        return id(self.runs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.runs is self.runs
+
+
+@functools.lru_cache(maxsize=4)
+def _kept_call(same: _Same, device: torch.device) -> _Call:
+    """All layers of a forward hand over the same tuple of runs: one call serves them."""
+    return _Call.of(same.runs, device)
 
 
 def _tables(cold_runs: Sequence[ColdRun]) -> tuple[list[tuple[int, int]], list[tuple[int, ...]]]:
@@ -412,22 +454,19 @@ def _chain(
 
 
 def _keep_pairs(
-    cold_runs: Sequence[ColdRun],
+    call: _Call,
     states_SHKV: torch.Tensor,
     transitions: torch.Tensor,
     minus_ends: torch.Tensor,
     found: torch.Tensor,
-) -> list[bool]:
+) -> torch.Tensor:
     """S = F - T S_head and T to their rows, of the runs that end their interior."""
-    ended = [i for i, run in enumerate(cold_runs) if run.closes_interior]
-    if not ended:
-        return [True] * len(cold_runs)
-    device = states_SHKV.device
-    slots = torch.tensor([cold_runs[i].state_slot for i in ended], device=device)
-    rows = torch.tensor([cold_runs[i].transition_slot for i in ended], device=device)
-    ends = compose(states_SHKV[slots], found, ended, minus_ends, ended).neg_()
-    kept = found[torch.tensor(ended, device=device)].to(transitions.dtype)
+    finite = torch.ones(len(call.runs), dtype=torch.bool, device=states_SHKV.device)
+    if not call.ended:
+        return finite
+    places, slots, rows = call.ended_table
+    ends = compose(states_SHKV[slots], found, call.ended, minus_ends, call.ended).neg_()
+    kept = found[places].to(transitions.dtype)
     states_SHKV[slots], transitions[rows] = ends, kept
-    finite = torch.isfinite(ends).flatten(1).all(1) & torch.isfinite(kept).flatten(1).all(1)
-    told = dict(zip(ended, finite.tolist(), strict=True))
-    return [told.get(i, True) for i in range(len(cold_runs))]
+    finite[places] = ends.isfinite().flatten(1).all(1) & kept.isfinite().flatten(1).all(1)
+    return finite

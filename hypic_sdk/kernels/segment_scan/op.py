@@ -21,7 +21,7 @@ def segment_scan(
     work_transitions: torch.Tensor | None = None,
     *,
     out_LHV: torch.Tensor,
-) -> list[bool]:
+) -> torch.Tensor:
     """Run stretches of cold segments through one linear layer.
 
     Head seam, interior and tail seam follow each other from a zero state; every row's output is of
@@ -42,8 +42,9 @@ def segment_scan(
             segment fits one forward.
         out_LHV: rows of the runs are written, all others are left as they are.
     Returns:
-        per run whether T and S are finite as stored (fp16 overflow included); true where the
-        interior does not end in this run.  The rows are written either way.
+        [runs] bool on the device, which nobody has waited for: whether T and S are finite as stored
+        (fp16 overflow included); true where the interior does not end in this run.  The rows are
+        written either way.
     Raises:
         ValueError: shapes, dtypes or slots do not fit.
     Error:

@@ -21,10 +21,10 @@ def segment_scan(
     work_states_XHKV: torch.Tensor | None,
     work_transitions: torch.Tensor | None,
     out_LHV: torch.Tensor,
-) -> list[bool]:
+) -> torch.Tensor:
     """As `op.segment_scan`, one cold run after the other."""
-    finite = []
-    for run in cold_runs:
+    finite = torch.ones(len(cold_runs), dtype=torch.bool, device=states_SHKV.device)
+    for index, run in enumerate(cold_runs):
         state, transition = _resumed(inputs, run, states_SHKV, work_states_XHKV, work_transitions)
         head, interior, tail = run.stretches()
         state = _live(inputs, head, state, out_LHV)
@@ -32,10 +32,8 @@ def segment_scan(
             states_SHKV[run.state_slot] = state
             transition = _no_transition(inputs, transitions, state)
         state, transition = _interior(inputs, interior, state, transition, out_LHV)
-        fits = True
         if run.closes_interior:
-            fits = _keep_pair(inputs, run, state, transition, states_SHKV, transitions)
-        finite.append(fits)
+            finite[index] = _keep_pair(inputs, run, state, transition, states_SHKV, transitions)
         state = _live(inputs, tail, state, out_LHV)
         if run.offset + run.row_stop - run.row_start < run.num_tokens:
             assert work_states_XHKV is not None, "an unfinished segment has a row of work slabs"
@@ -124,8 +122,8 @@ def _keep_pair(
     transition: torch.Tensor | None,
     states_SHKV: torch.Tensor,
     transitions: torch.Tensor | None,
-) -> bool:
-    """S = F - T S_head and T to their rows; whether both are finite as stored."""
+) -> torch.Tensor:
+    """S = F - T S_head and T to their rows; whether both are finite as stored: [] bool."""
     head_state = states_SHKV[run.state_slot].clone()
     if inputs.is_dense:
         assert transition is not None, "a dense transition is carried along"
@@ -133,12 +131,12 @@ def _keep_pair(
     else:
         end_state = state - head_state * _factor(inputs, run, transition, state.dtype)
     states_SHKV[run.state_slot] = end_state
-    finite = bool(torch.isfinite(end_state).all())
+    finite = end_state.isfinite().all()
     if transition is None or transitions is None:
         return finite
     kept = transition.to(transitions.dtype)  # an entry too large for fp16 becomes infinite
     transitions[run.transition_slot] = kept
-    return finite and bool(torch.isfinite(kept).all())
+    return finite & kept.isfinite().all()
 
 
 def _factor(

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from hypic_sdk.kernels.items import ColdRun, Item
 from hypic_sdk.kernels.short_conv.plan import NOTHING, plan_conv
+from hypic_sdk.kernels.upload import upload
 
 _BLOCK_C = 512
 
@@ -162,10 +163,10 @@ class _Call:
         kept = [place for places in plan.tails.values() for place in places]
         kept += [place for places in plan.work_tails.values() for place in places]
         return cls(
-            places.to(device),
-            torch.tensor(kept, dtype=torch.int64, device=device),
-            torch.tensor(list(plan.tails), dtype=torch.int64, device=device),
-            torch.tensor(list(plan.work_tails), dtype=torch.int64, device=device),
+            upload(places, device),
+            upload(kept, device),
+            upload(list(plan.tails), device),
+            upload(list(plan.work_tails), device),
         )
 
 

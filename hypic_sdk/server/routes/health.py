@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from aiohttp import web
 
 from hypic_sdk.errors import HypicError
 from hypic_sdk.server.site import Site, site_of
+from hypic_sdk.server.worker_status import SeveralWorkers
 
 
 async def live(request: web.Request) -> web.Response:
@@ -14,16 +18,23 @@ async def live(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    """`GET /health/ready`: 503 while the engine starts and while the server stops."""
+    """`GET /health/ready`: 503 while the engine starts and while the server stops.
+
+    Of several workers each is told; one that takes requests makes the server ready.
+    """
     site = site_of(request)
     if site.drain.has_begun:
         state = "stopping"
     else:
         state = "ready" if site.worker.is_ready() else "starting"
+    body: dict[str, Any] = {"status": state}
+    if isinstance(site.worker, SeveralWorkers):
+        facts = site.worker.worker_facts()
+        body["workers"] = {place: one.state for place, one in facts.items()}
     if state == "ready":
-        return web.json_response({"status": state})
+        return web.json_response(body)
     headers = {"Retry-After": str(site.settings.retry_after_s)}
-    return web.json_response({"status": state}, status=503, headers=headers)
+    return web.json_response(body, status=503, headers=headers)
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -34,6 +45,9 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 def _metrics_text(site: Site) -> bytes:
+    if isinstance(site.worker, SeveralWorkers):
+        facts = site.worker.worker_facts()
+        site.telemetry.note_workers({place: asdict(one) for place, one in facts.items()})
     try:
         site.telemetry.note_usage(site.worker.usage())
     except HypicError:

@@ -19,8 +19,10 @@ function showError(error) {
   if (isKey) byId("key").placeholder = "a key is needed";
 }
 
-/** Whether the last look failed; then it says so once, and takes it back when one succeeds. */
+/** Whether the last look failed; then it says so, and takes it back when one succeeds. */
 let isLost = false;
+/** Whether the server wants another key: then nothing is asked until there is one. */
+let needsKey = false;
 
 async function look(path, show) {
   try {
@@ -29,6 +31,7 @@ async function look(path, show) {
     isLost = false;
   } catch (error) {
     isLost = true;
+    needsKey = error.status === 401;
     showError(error);
   }
 }
@@ -45,10 +48,10 @@ async function lookAtAll() {
   });
 }
 
-/** Look again and again, but at nothing while nobody sees it or without the right key. */
+/** Look again and again, but not while nobody sees it. */
 function every(interval, lookAgain) {
   setTimeout(async () => {
-    if (!document.hidden) await lookAgain();
+    if (!document.hidden && !needsKey) await lookAgain();
     every(interval, lookAgain);
   }, interval);
 }
@@ -57,6 +60,10 @@ byId("key").value = key.get();
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   key.set(byId("key").value.trim());
+  needsKey = false;
+  // what is shown is of whoever had the other key
+  showRequests([]);
+  showHistory({ data: [] });
   lookAtAll();
 });
 byId("add").addEventListener("click", () => addDocument().querySelector("input").focus());
@@ -69,4 +76,4 @@ addDocument();
 startPlayground({ onError: showError, onDone: () => lookAtAll() });
 lookAtAll();
 every(REQUESTS_MS, lookAtRequests);
-every(HISTORY_MS, () => (isLost ? undefined : lookAtHistory()));
+every(HISTORY_MS, lookAtHistory);

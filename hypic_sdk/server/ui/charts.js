@@ -8,6 +8,7 @@ const STATES = ["pinned", "filling", "reserved", "idle", "free"]; // from the bo
 // each area reaches down to zero, so the highest is drawn first
 const DRAWN = [...STATES].reverse();
 const HEIGHT = 220;
+const BYTE_STEPS = Array.from({ length: 48 }, (_, power) => 2 ** power);
 
 let latest = null;
 let charts = [];
@@ -101,11 +102,17 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-function axes(values) {
+function axes(values, steps) {
   const look = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 } };
   return [
     { ...look, ticks: { show: false }, values: (plot, splits) => splits.map(clock) },
-    { ...look, ticks: { show: false }, size: 72, values: (plot, splits) => splits.map(values) },
+    {
+      ...look,
+      ticks: { show: false },
+      size: 72,
+      incrs: steps,
+      values: (plot, splits) => splits.map(values),
+    },
   ];
 }
 
@@ -113,7 +120,7 @@ function clock(seconds) {
   return new Date(1000 * seconds).toLocaleTimeString("en-GB");
 }
 
-function chart(id, series, axis, range) {
+function chart(id, series, axis, range, steps) {
   const place = byId(id);
   place.replaceChildren();
   const options = {
@@ -122,7 +129,7 @@ function chart(id, series, axis, range) {
     legend: { show: false },
     cursor: { show: false },
     scales: { x: { time: true }, y: { range } },
-    axes: axes(axis),
+    axes: axes(axis, steps),
     series: [{}, ...series],
   };
   const made = new uPlot(options, [[], ...series.map(() => [])], place);
@@ -137,7 +144,7 @@ function poolChart() {
     width: 1,
     points: { show: false },
   }));
-  return chart("pool-chart", series, bytes, (plot, low, high) => [0, high || 1]);
+  return chart("pool-chart", series, bytes, (plot, low, high) => [0, high || 1], BYTE_STEPS);
 }
 
 function hitChart() {
@@ -147,5 +154,5 @@ function hitChart() {
     spanGaps: true,
     points: { show: true, size: 6, fill: colour("reused") },
   };
-  return chart("hit-chart", [one], (value) => `${value} %`, () => [0, 100]);
+  return chart("hit-chart", [one], (value) => `${value} %`, () => [0, 100], [20, 50]);
 }

@@ -27,7 +27,7 @@ export function count(number) {
 
 export function milliseconds(value) {
   if (value === null || value === undefined) return "–";
-  return value < 10 ? `${value.toFixed(1)} ms` : `${count(Math.round(value))} ms`;
+  return value > 0 && value < 10 ? `${value.toFixed(1)} ms` : `${count(Math.round(value))} ms`;
 }
 
 export function percent(part, whole) {

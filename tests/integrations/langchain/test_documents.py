@@ -130,12 +130,12 @@ class TestTransformer:
         documents = [Document(text) for text in DOCUMENTS.values()]
         stamped = taking_in.transform_documents(documents)
         assert {one.metadata["hypic_segment_id"] for one in stamped} == ids(*DOCUMENTS.values())
-        assert seen[-1].status == "succeeded"
-        assert seen[-1].counts.done == len(ids(*DOCUMENTS.values()))
-        counts = [job.counts.done + job.counts.already_warm for job in seen]
+        num = len(ids(*DOCUMENTS.values()))
+        assert (seen[-1].num_texts, seen[-1].num_created, seen[-1].num_warm) == (num, num, num)
+        counts = [report.num_warm for report in seen]
         assert counts == sorted(counts)
         taking_in.transform_documents(documents)
-        assert (seen[-1].counts.done, seen[-1].tokens.computed) == (0, 0)
+        assert (seen[-1].num_created, seen[-1].num_warm, seen[-1].computed_tokens) == (0, num, 0)
         assert asyncio.run(taking_in.atransform_documents(documents)) == stamped
 
 
@@ -277,13 +277,12 @@ def test_the_adapter_loads_no_torch():
     assert re.search(r"\blangchain_core\b", run.stdout)
 
 
-def test_a_local_engine_forgets_one_by_one():
-    """It has no call that deletes many at once."""
+def test_a_local_engine_forgets_too():
     with LocalHypic.scripted() as local:
         store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
         made = HypicSegmentIndex(store=store, chat=ChatHypic(client=local), warm="none")
         made.upsert([Document(ADA, id="1"), Document(TOMAS, id="2")])
-        local.segments.delete(segment_id(TOMAS.strip()))
+        local.segments.delete(segment_id(TOMAS.strip()))  # gone already: no mistake
         made.delete(["1", "2"])
         assert local.segments.list().data == []
 

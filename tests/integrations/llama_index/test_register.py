@@ -17,13 +17,13 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from hypic_sdk.demo.library import DOCUMENTS
 from hypic_sdk.errors import ConnectionFailed
+from hypic_sdk.integrations import syncing
 from hypic_sdk.integrations.llama_index import Hypic, SegmentRegister, SyncReport
-from hypic_sdk.integrations.llama_index import register as register_module
 from hypic_sdk.offline import LocalHypic
 from hypic_sdk.wire.segments import SegmentObject
 from tests.integrations.llama_index.shelf import nodes
-from tests.integrations.llama_index.tiny_model import tiny_local
 from tests.integrations.recording import AsyncRecording, Recording
+from tests.integrations.tiny_model import tiny_local
 from tests.server.demo_server import DemoServer, demo_server
 
 TEXTS = list(DOCUMENTS.values())[:5]
@@ -88,7 +88,7 @@ class TestTenThousand:
         assert rest.computed_tokens > 0
 
     def test_more_than_one_call_may_have(self, tiny: LocalHypic, monkeypatch):
-        monkeypatch.setattr(register_module, "_CALL_IDS", 300)
+        monkeypatch.setattr(syncing, "_CALL_IDS", 300)
         register = SegmentRegister(llm=Hypic(client=tiny), collection="many")
         documents = short_documents(1000, "f")
         told: list[SyncReport] = []

@@ -1,0 +1,198 @@
+"""From rows to figures with intervals, and what may be concluded from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, FULL, Row
+from hypic_sdk.bench.fidelity_rungs import (
+    LEAST_NORM,
+    LEAST_NORM_SHARE,
+    Law,
+    Norms,
+    Purity,
+    WarmCold,
+)
+from hypic_sdk.bench.scores import Interval, bootstrap, percentile
+
+ALL = "all"
+BITE = 0.20  # of exact match, that a control must lose for the model to qualify
+MARGIN = -0.005  # of exact match, that the default may lose
+SEEN_RATIO = 2.0  # of a control's KL to the default's, besides an interval over zero
+MUST_BITE = ("state zeroed", "interior keys removed", "addition")
+CONTROLS = ("addition", "transition", "transition_rope", *(arm.name for arm in CONTROL_ARMS))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One arm over one stratum; `em_loss` is paired with full recompute (below 0: worse)."""
+
+    arm: str
+    stratum: str
+    em: Interval
+    f1: Interval
+    rouge_l: Interval
+    em_loss: Interval
+    f1_loss: Interval
+    rouge_l_loss: Interval
+    kl: Interval
+    kl_p99: float
+    top1: float
+    same_reply: float
+    live_tokens: float
+    prompt_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must hold, what was measured, and whether it does."""
+
+    name: str
+    measured: str
+    wanted: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the run allows to be said."""
+
+    qualifies: bool  # the model can tell good reuse from bad
+    qualification: tuple[Check, ...]
+    controls: tuple[Check, ...]  # each must be seen to do worse than the default
+    rungs: tuple[Check, ...]  # L0, L1, L2
+    target: Check  # the default against full recompute
+
+    @property
+    def rungs_hold(self) -> bool:
+        """Whether algebra, purity and warm = cold do."""
+        return all(check.passed for check in self.rungs)
+
+    @property
+    def sees_all_controls(self) -> bool:
+        """Whether no planted fault passes for the default."""
+        return all(check.passed for check in self.controls)
+
+
+def summarise(rows: Sequence[Row]) -> Iterator[Summary]:
+    """Every arm over all prompts, then by stratum."""
+    full = {row.case: row for row in rows if row.arm == FULL}
+    for arm in dict.fromkeys(row.arm for row in rows):
+        own = [row for row in rows if row.arm == arm]
+        yield summary(ALL, own, full)
+        for stratum in dict.fromkeys(row.stratum for row in own):
+            yield summary(stratum, [row for row in own if row.stratum == stratum], full)
+
+
+def summary(stratum: str, own: Sequence[Row], full: dict[int, Row]) -> Summary:
+    """Rows of one arm as figures; worlds are drawn whole."""
+    worlds = [row.world for row in own]
+
+    def mean(field: str) -> Interval:
+        return bootstrap([getattr(row, field) for row in own], worlds)
+
+    def loss(field: str) -> Interval:
+        pairs = [getattr(row, field) - getattr(full[row.case], field) for row in own]
+        return bootstrap(pairs, worlds)
+
+    return Summary(
+        own[0].arm, stratum, mean("em"), mean("f1"), mean("rouge_l"), loss("em"), loss("f1"),
+        loss("rouge_l"), mean("kl"), percentile([row.kl_max for row in own], 0.99),
+        *(sum(float(getattr(row, name)) for row in own) / len(own)
+          for name in ("top1", "same_reply", "live_tokens", "prompt_tokens")),
+    )  # fmt: skip
+
+
+def judge(
+    norms: Norms,
+    laws: Sequence[Law],
+    pure: Purity,
+    same: WarmCold,
+    rows: Sequence[Row],
+) -> Verdict:
+    """Hold the figures against what is wanted of model, bench and engine."""
+    found = {(one.arm, one.stratum): one for one in summarise(rows)}
+    enough = Check(
+        f"heads whose transition keeps a norm over {LEAST_NORM} at {norms.num_tokens} tokens",
+        f"{norms.share_slow:.0%} (of {norms.num_segments} segments the median)",
+        f"at least {LEAST_NORM_SHARE:.0%}",
+        norms.pass_on,
+    )
+    bites = [_bite(found[name, ALL]) for name in MUST_BITE]
+    qualification = (enough, *bites)
+    loss = found[DEFAULT, ALL].em_loss
+    return Verdict(
+        all(check.passed for check in qualification),
+        qualification,
+        tuple(_seen(name, rows) for name in CONTROLS if (name, ALL) in found),
+        _rungs(laws, pure, same),
+        Check(
+            "exact match of the default against full recompute",
+            f"{loss.text(100)} points of {loss.num_items} prompts",
+            f"interval over {100 * MARGIN:g}",
+            loss.low >= MARGIN,
+        ),
+    )
+
+
+def _bite(one: Summary) -> Check:
+    return Check(
+        f"exact match lost by {one.arm}",
+        f"{one.em_loss.text(100)} points",
+        f"at least {100 * BITE:g} worse",
+        one.em_loss.mean <= -BITE,
+    )
+
+
+def _seen(name: str, rows: Sequence[Row]) -> Check:
+    """A control must be worse than the default on the same prompts: by KL, or by exact match.
+
+    A control whose fault met too few entries says nothing of the others.
+    """
+    default = {row.case: row for row in rows if row.arm == DEFAULT}
+    own = [row for row in rows if row.arm == name and row.num_entries not in (0, 1)]
+    if name == "swapped transitions" and not own:
+        return Check(name, "no prompt has two entries", "worse than the default", passed=False)
+    worlds = [row.world for row in own]
+    kl = bootstrap([row.kl - default[row.case].kl for row in own], worlds)
+    em = bootstrap([row.em - default[row.case].em for row in own], worlds)
+    base = sum(default[row.case].kl for row in own) / len(own)
+    ratio = (kl.mean + base) / base if base else float("inf")
+    by_kl = kl.low > 0.0 and ratio >= SEEN_RATIO
+    return Check(
+        name,
+        f"KL {ratio:.1f} times the default's, {kl.text(1, 4)} more; EM {em.text(100)} points",
+        f"KL over {SEEN_RATIO:g} times and surely more, or EM surely less",
+        by_kl or em.high < 0.0,
+    )
+
+
+def _rungs(laws: Sequence[Law], pure: Purity, same: WarmCold) -> tuple[Check, ...]:
+    worst = max(laws, key=lambda law: law.error / law.bound)
+    return (
+        Check(
+            "L0 algebra",
+            f"{sum(law.holds for law in laws)} of {len(laws)} laws; worst {worst.error:.1e}",
+            f"all; its bound {worst.bound:.1e}",
+            all(law.holds for law in laws),
+        ),
+        Check(
+            "L1 purity",
+            f"{pure.num_pure} of {pure.num_entries} entries",
+            "all",
+            pure.num_pure == pure.num_entries > 0,
+        ),
+        Check(
+            "L1 control: one flipped bit",
+            "found" if pure.flipped_bit_found else "not found",
+            "found",
+            pure.flipped_bit_found,
+        ),
+        Check(
+            f"L2 warm = cold = mixed, deterministic={same.determinism}",
+            f"{same.num_equal} of {same.num_prompts} prompts, bit for bit",
+            "all" if same.determinism == "all" else "told",
+            same.num_equal == same.num_prompts or same.determinism != "all",
+        ),
+    )

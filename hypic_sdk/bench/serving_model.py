@@ -1,0 +1,222 @@
+"""What `bench serving` runs: a model of a known shape with random weights, and prompts for it."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from hypic_sdk.config import (
+    MODES,
+    EngineConfig,
+    ReuseConfig,
+    SchedulerConfig,
+    SeamRule,
+    StoreConfig,
+)
+from hypic_sdk.engine.engine import Engine
+from hypic_sdk.errors import WorkerError
+from hypic_sdk.models.loader import load_model
+from hypic_sdk.models.qwen3_5 import Model
+from hypic_sdk.models.qwen_config import Config
+from hypic_sdk.prompt.segment import (
+    Border,
+    BorderKind,
+    PromptPart,
+    Role,
+    SegmentedPrompt,
+    segment_id,
+)
+from hypic_sdk.transport.messages import EngineReport, EngineRequest, SamplingParams, WarmRequest
+
+GIB = 1 << 30
+LEADING_TOKENS = 24
+QUESTION_TOKENS = 64
+# of config.json; what stands in neither is the configuration class's default
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3.5-35b-a3b": {"model_type": "qwen3_5_moe_text"},
+    "tiny": {
+        "model_type": "qwen3_5_moe_text",
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 500,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Lengths of the rows, and how often each is run."""
+
+    divisor: int  # of all lengths of documents
+    budget_bytes: int
+    num_runs: int
+
+    def tokens(self, count: int) -> int:
+        """A length, as short as these sizes want it."""
+        return max(16, count // self.divisor)
+
+
+FULL_SIZES = Sizes(1, 24 * GIB, 7)
+TINY_SIZES = Sizes(32, 64 << 20, 2)
+
+
+def random_model(shape: str, device: torch.device, seed: int = 0) -> Model:
+    """A model in bf16 whose weights are drawn on the device, of sizes as after training.
+
+    Args:
+        shape: a name in `SHAPES`.
+    """
+    config = Config.from_hf(SHAPES[shape])
+    with torch.device(device):
+        model = Model(config, torch.bfloat16)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            _fill(name, parameter)
+    return model.eval()
+
+
+def _fill(name: str, parameter: torch.Tensor) -> None:
+    last = name.rpartition(".")[2]
+    if last == "A_log":
+        parameter.uniform_(-1, 1)
+    elif last == "dt_bias":  # slow decays: a state that remembers some hundred tokens
+        parameter.uniform_(-4, -2)
+    elif "norm" in name:
+        parameter.normal_(1.0 if name.endswith("mixer.norm.weight") else 0.0, 0.05)
+    else:
+        parameter.normal_(0, parameter.shape[-1] ** -0.5)
+
+
+def model_of(shape: str, folder: Path | None, device: torch.device) -> Any:
+    """A checkpoint's model if a folder is given, else one with random weights."""
+    if folder is not None:
+        return load_model(folder, device=device).model
+    return random_model(shape, device)
+
+
+@final
+class Bench:
+    """One engine after the other over the same weights, and the clock."""
+
+    def __init__(self, model: Any, shape: str, device: torch.device, sizes: Sizes) -> None:
+        self.model = model
+        self.shape = shape
+        self.device = device
+        self.sizes = sizes
+        self._count = 0
+        self._engines: dict[str, Engine] = {}
+
+    def engine(self, mode: str = "transition_rope_recompute") -> Engine:
+        """The engine of a mode; that of any other mode is given up first, for its memory."""
+        if mode not in self._engines:
+            self._engines.clear()
+            self.empty_cache()
+            self._engines[mode] = Engine(self.model, "bench", self._config(mode))
+        return self._engines[mode]
+
+    def release(self) -> None:
+        """Give up engines and weights."""
+        self._engines.clear()
+        self.model = None
+        self.empty_cache()
+
+    def empty_cache(self) -> None:
+        """Give memory that nobody holds back to the device."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _config(self, mode: str) -> EngineConfig:
+        return EngineConfig(
+            device=str(self.device),
+            reuse=ReuseConfig(mode=MODES[mode], seam=SeamRule(8, 0), min_segment_tokens=16),
+            store=StoreConfig(
+                budget_bytes=self.sizes.budget_bytes,
+                expected_segment_tokens=self.sizes.tokens(1024),
+            ),
+            scheduler=SchedulerConfig(),
+        )
+
+    def wait(self) -> None:
+        """Until the device has done all that it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def tokens(self, seed: int, count: int) -> tuple[int, ...]:
+        """Random token ids, the same for the same seed."""
+        rng = random.Random(seed)
+        return tuple(rng.choices(range(3, self.model.spec.vocab_size), k=count))
+
+    def segment(self, seed: int, count: int) -> PromptPart:
+        """A document of `count` tokens."""
+        return PromptPart(Role.INNER, self.tokens(seed, count), segment_id(f"{seed} {count}"))
+
+    def segments(self, seed: int, how_many: int, count: int) -> list[PromptPart]:
+        """Several documents of one length."""
+        return [self.segment(seed + i, count) for i in range(how_many)]
+
+    def prompt(self, segments: Sequence[PromptPart], question: int) -> SegmentedPrompt:
+        """A system message, documents, a question and a generation prompt, with their borders."""
+        leading = PromptPart(Role.LEADING, self.tokens(1, LEADING_TOKENS))
+        trailing = PromptPart(Role.TRAILING, self.tokens(10_000 + question, QUESTION_TOKENS))
+        parts = (leading, *segments, trailing)
+        end = sum(len(part.token_ids) for part in parts) - 4
+        borders = (Border(LEADING_TOKENS, BorderKind.LEADING), Border(end, BorderKind.PROMPT))
+        return SegmentedPrompt(parts, borders)
+
+    def request(self, prompt: SegmentedPrompt, *, max_tokens: int, reuse: bool) -> EngineRequest:
+        """A greedy request that ends by its length."""
+        self._count += 1
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        return EngineRequest(f"r{self._count}", prompt, sampling, reuse=reuse)
+
+    def first_token(
+        self, engine: Engine, prompt: SegmentedPrompt, *, reuse: bool = True
+    ) -> tuple[float, EngineReport]:
+        """Milliseconds from submit to the first token on the host, nobody else being there."""
+        self.wait()
+        start_s = time.perf_counter()
+        engine.submit(self.request(prompt, max_tokens=1, reuse=reuse))
+        first_ms, report = None, None
+        while engine.has_work:
+            for event in engine.step():
+                if event.error is not None:
+                    raise WorkerError(f"a request of the bench failed: {event.error}")
+                if first_ms is None:
+                    first_ms = 1e3 * (time.perf_counter() - start_s)
+                report = getattr(event, "report", None) or report
+        assert first_ms is not None, "a request that did not fail has a token"
+        assert report is not None, "a request ends with its report"
+        return first_ms, report
+
+    def warm(self, engine: Engine, segments: Sequence[PromptPart]) -> float:
+        """Milliseconds until all of these are in the pool."""
+        self._count += 1
+        self.wait()
+        start_s = time.perf_counter()
+        engine.warm(WarmRequest(f"w{self._count}", tuple(segments)))
+        while engine.has_work:
+            for event in engine.step():
+                if event.error is not None:
+                    raise WorkerError(f"a warm request of the bench failed: {event.error}")
+        self.wait()
+        return 1e3 * (time.perf_counter() - start_s)

@@ -1,0 +1,1 @@
+"""Decay and strength of the gated delta rule, from the logits of a projection."""

@@ -1,0 +1,207 @@
+"""What the ladder concludes from rows, its cases, its figures, and one small run of all of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from hypic_sdk.bench.divergence import first_left
+from hypic_sdk.bench.fidelity import Plan, measure, write_json
+from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, FULL, MODE_ARMS, Row
+from hypic_sdk.bench.fidelity_cases import ANY_ORDER, DUPLICATES, STRATA, CaseSizes, make_cases
+from hypic_sdk.bench.fidelity_docs import BEGIN, END, filled, tables
+from hypic_sdk.bench.fidelity_rungs import Law, Norms, Purity, WarmCold, distinct_worlds
+from hypic_sdk.bench.fidelity_tables import headline
+from hypic_sdk.bench.fidelity_verdict import CONTROLS, judge, summarise
+from hypic_sdk.bench.modes import parse_servers
+from hypic_sdk.bench.subject import load_subject
+from hypic_sdk.bench.svg_figure import Point, scatter
+from hypic_sdk.bench.sweep import advice, settings
+from hypic_sdk.errors import ConfigError
+
+NORMS = Norms(256, 4, ((0.5, 0.0), (0.9, 0.2)), 0.75)
+LAWS = (Law("composition", 1e-14, 1e-10, True),)
+PURE = Purity(8, 8, flipped_bit_found=True)
+SAME = WarmCold("all", 5, 5, flipped_bit_found=True)
+NUM_CASES = 40
+
+
+def row(arm: str, case: int, em: float, kl: float, live: int = 50, entries: int = -1) -> Row:
+    return Row(
+        arm, case, "two documents", f"world {case}", 4, em, em, em, kl, kl, 1.0,
+        em == 1.0, 400, live, entries,
+    )  # fmt: skip
+
+
+def rows_of(**by_arm: tuple[float, float]) -> list[Row]:
+    """EM and KL of arms; those not named are as bad as can be."""
+    arms = {FULL: (1.0, 0.0), DEFAULT: (1.0, 1e-3)}
+    arms |= dict.fromkeys(CONTROLS, (0.0, 2.0))
+    arms |= {name.replace("_", " ") if name not in arms else name: v for name, v in by_arm.items()}
+    return [
+        row(arm, case, em, kl * (1.0 + 0.1 * (case % 3)), entries=4)
+        for arm, (em, kl) in arms.items()
+        for case in range(NUM_CASES)
+    ]
+
+
+def test_a_model_that_loses_where_it_must_qualifies():
+    verdict = judge(NORMS, LAWS, PURE, SAME, rows_of())
+    assert verdict.qualifies
+    assert verdict.sees_all_controls
+    assert verdict.rungs_hold
+    assert verdict.target.passed
+    assert {check.name for check in verdict.controls} == set(CONTROLS)
+    assert headline(verdict).startswith("the model qualifies")
+
+
+@pytest.mark.parametrize("spared", ["state zeroed", "interior keys removed", "addition"])
+def test_a_model_that_does_not_need_what_was_taken_does_not_qualify(spared):
+    verdict = judge(NORMS, LAWS, PURE, SAME, rows_of(**{spared: (1.0, 2.0)}))
+    assert not verdict.qualifies
+    assert verdict.sees_all_controls, "its KL still shows the fault"
+    assert "DOES NOT QUALIFY" in headline(verdict)
+
+
+def test_forgetful_heads_do_not_qualify():
+    verdict = judge(replace(NORMS, share_slow=0.3), LAWS, PURE, SAME, rows_of())
+    assert not verdict.qualifies
+
+
+@pytest.mark.parametrize("passing", CONTROLS)
+def test_a_fault_that_passes_for_the_default_makes_the_bench_too_weak(passing):
+    rows = rows_of(**{passing: (1.0, 1e-3)})
+    verdict = judge(NORMS, LAWS, PURE, SAME, rows)
+    assert [check.name for check in verdict.controls if not check.passed] == [passing]
+    if verdict.qualifies:
+        assert "TOO WEAK" in headline(verdict)
+
+
+def test_a_fault_that_met_no_entries_proves_nothing():
+    rows = rows_of()
+    rows = [replace(r, num_entries=1) if r.arm == "swapped transitions" else r for r in rows]
+    verdict = judge(NORMS, LAWS, PURE, SAME, rows)
+    assert [c.name for c in verdict.controls if not c.passed] == ["swapped transitions"]
+
+
+@pytest.mark.parametrize(
+    ("laws", "pure", "same"),
+    [
+        ((Law("composition", 1e-3, 1e-10, False),), PURE, SAME),
+        (LAWS, replace(PURE, num_pure=7), SAME),
+        (LAWS, replace(PURE, flipped_bit_found=False), SAME),
+        (LAWS, Purity(0, 0, flipped_bit_found=True), SAME),
+        (LAWS, PURE, replace(SAME, num_equal=4)),
+    ],
+)
+def test_a_broken_rung_is_told(laws, pure, same):
+    assert not judge(NORMS, laws, pure, same, rows_of()).rungs_hold
+
+
+def test_the_target_wants_the_whole_interval():
+    rows = rows_of()
+    # one prompt of forty lost: the mean is 2.5 points under
+    rows = [replace(r, em=0.0) if r.arm == DEFAULT and r.case == 3 else r for r in rows]
+    assert not judge(NORMS, LAWS, PURE, SAME, rows).target.passed
+
+
+def test_losses_are_paired_by_prompt():
+    rows = [row(FULL, c, float(c % 2), 0.0) for c in range(10)]
+    rows += [row("other", c, float(c % 2), 0.5) for c in reversed(range(10))]
+    whole = next(one for one in summarise(rows) if one.arm == "other")
+    assert (whole.em_loss.low, whole.em_loss.high) == (0.0, 0.0)
+    assert whole.em.mean == 0.5
+    assert whole.em.low < whole.em.high
+
+
+SIZES = CaseSizes(1, (2, 3), (100,), 3)
+
+
+def test_cases_are_the_same_each_time_and_what_they_say():
+    cases = make_cases(SIZES)
+    assert cases == make_cases(SIZES)
+    assert {case.stratum for case in cases} == {*STRATA, DUPLICATES}
+    for case in cases:
+        assert len(case.glue) == len(case.documents)
+        if case.stratum == DUPLICATES:
+            assert len(set(case.documents)) == len(case.documents) - 1
+    for stratum in ANY_ORDER:
+        orders = [c for c in cases if c.stratum == stratum and len(c.documents) == 3]
+        assert len(orders) == 3
+        assert len({tuple(sorted(c.documents)) for c in orders}) == 1
+        gold = {frozenset(c.documents[at] for at in c.gold) for c in orders}
+        assert len(gold) == 1, "the gold documents move with their texts"
+    two_hop = next(c for c in cases if c.stratum == "two documents")
+    assert not set(two_hop.without_gold().documents) & {two_hop.documents[g] for g in two_hop.gold}
+    assert two_hop.closed_book().documents == ()
+
+
+def test_few_cases_are_spread_over_the_strata():
+    few = distinct_worlds(make_cases(SIZES), 6)
+    assert len({case.world for case in few}) == 6
+    assert len({case.stratum for case in few}) == 6
+
+
+def test_the_first_layer_that_leaves():
+    names = ("0 linear", "1 attention")
+    assert first_left([1e-6, 1e-2], names, 0.0) == "1 attention"
+    assert first_left([1e-6, 1e-6], names, 0.1) == "logits"
+    assert first_left([0.0, 0.0], names, 0.0) == "none"
+
+
+def test_advice_follows_the_intervals():
+    def sweep(kl_of_other: float, live: int, em: float = 1.0):
+        rows = [row(FULL, c, 1.0, 0.0, 400) for c in range(20)]
+        rows += [row("8", c, 1.0, 0.1 + 0.001 * c) for c in range(20)]
+        rows += [row("4+4", c, em, kl_of_other + 0.001 * c, live) for c in range(20)]
+        return advice(settings(rows, "8"), "8")
+
+    assert "the default stays 8" in sweep(0.1, 50)
+    assert "a change of the default is clear" in sweep(0.01, 50)
+    assert "the default stays 8" in sweep(0.01, 90), "nearer, but for more tokens"
+    assert "for more live tokens: 4+4" in sweep(0.01, 90)
+
+
+def test_a_figure_is_well_formed_and_shows_every_point():
+    points = [Point("8 & <4>", 50.0, 0.1, 0.05, 0.2), Point("0", 20.0, 0.3, 0.1, 0.4)]
+    tree = ElementTree.fromstring(scatter(points, "a < b", "x", "y"))
+    circles = [e for e in tree.iter() if e.tag.endswith("circle")]
+    assert len(circles) == 2
+    assert float(circles[0].get("cx")) > float(circles[1].get("cx"))
+    assert float(circles[0].get("cy")) > float(circles[1].get("cy")), "up is more"
+    with pytest.raises(ValueError, match="no points"):
+        scatter([], "", "", "")
+
+
+def test_servers_are_named():
+    assert parse_servers(["addition=http://h:1"]) == [("addition", "http://h:1")]
+    with pytest.raises(ConfigError, match="NAME=URL"):
+        parse_servers(["http://h:1"])
+
+
+def test_a_small_run_of_the_whole_ladder(tmp_path):
+    """The packaged reader over very few prompts: every rung and every arm runs, and is told."""
+    plan = Plan(CaseSizes(1, (3,), (100,), 1), ("two documents", "tally"), 1, 1, 1, 2)
+    lines: list[str] = []
+    found = measure(load_subject(None, "cpu"), plan, lines.append)
+    arms = {one.arm for one in found.rows}
+    assert arms == {FULL, *(arm.name for arm in (*MODE_ARMS, *CONTROL_ARMS))}
+    assert found.verdict.rungs_hold
+    assert not found.verdict.qualifies or len(found.rows) < 40
+    by_arm = {one.arm: one for one in found.summaries if one.stratum == "all"}
+    assert by_arm["prefix_cache"].kl.mean < 1e-9
+    assert 0.0 < by_arm[DEFAULT].kl.mean < by_arm["interior keys removed"].kl.mean
+    assert by_arm[DEFAULT].live_tokens < by_arm[FULL].live_tokens / 2
+    first = {(one.arm, one.layer): one for one in found.drift if one.attention}
+    # design 13: the fp32 path with fp32 and with fp16 transitions
+    assert first[f"{DEFAULT}, fp32 transition", 0].largest_l2 < 1e-5
+    assert first[DEFAULT, 0].largest_l2 < 3e-4
+    body = json.loads(write_json(found, tmp_path).read_text())
+    assert len((tmp_path / "fidelity_rows.jsonl").read_text().splitlines()) == len(found.rows)
+    text = tables(body)
+    page = "before\n{} fidelity -->\n{}{} fidelity -->\nafter\n"
+    filled_in = filled(page.format(BEGIN, "old\n", END), {"fidelity": text})
+    assert filled_in == page.format(BEGIN, text, END)
