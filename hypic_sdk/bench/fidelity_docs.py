@@ -3,7 +3,7 @@
     python -m hypic_sdk.bench.fidelity_docs FOLDER [--page docs/fidelity.md]
 
 FOLDER holds what `hypic bench fidelity`, `divergence`, `sweep` and `modes` wrote with `--out`; what
-is not there leaves its part of the page as it is.  Figures are put beside the page.
+is not there leaves its part of the page as it is.  Its figure is put beside the page.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = args.folder / f"{name}.json"
         if path.is_file():
             texts[name] = make(json.loads(path.read_text(encoding="utf-8")))
-    for figure in args.folder.glob("sweep_*.svg"):
+    for figure in args.folder.glob("sweep_kl.svg"):
         (args.page.parent / figure.name).write_text(figure.read_text("utf-8"), encoding="utf-8")
     page = args.page.read_text(encoding="utf-8")
     args.page.write_text(filled(page, texts), encoding="utf-8")

@@ -190,7 +190,6 @@ def test_a_small_run_of_the_whole_ladder(tmp_path):
     arms = {one.arm for one in found.rows}
     assert arms == {FULL, *(arm.name for arm in (*MODE_ARMS, *CONTROL_ARMS))}
     assert found.verdict.rungs_hold
-    assert not found.verdict.qualifies or len(found.rows) < 40
     by_arm = {one.arm: one for one in found.summaries if one.stratum == "all"}
     assert by_arm["prefix_cache"].kl.mean < 1e-9
     assert 0.0 < by_arm[DEFAULT].kl.mean < by_arm["interior keys removed"].kl.mean

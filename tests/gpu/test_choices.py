@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.delta_gates import op as delta_gates
+from hypic_sdk.kernels.delta_gates import reference as delta_gates_reference
 from hypic_sdk.kernels.live_attention import op as live_attention
 from hypic_sdk.kernels.live_attention import reference as live_attention_reference
 from hypic_sdk.kernels.live_scan import op as live_scan
@@ -22,6 +24,8 @@ from hypic_sdk.kernels.short_conv import reference as short_conv_reference
 @pytest.mark.parametrize(
     ("op", "door", "definition"),
     [
+        ("add_rms_norm", norm, norm_reference),
+        ("delta_gates", delta_gates, delta_gates_reference),
         ("gated_rms_norm", norm, norm_reference),
         ("live_attention", live_attention, live_attention_reference),
         ("live_scan", live_scan, live_scan_reference),

@@ -124,11 +124,46 @@ def test_a_killed_process_ends_what_is_open_and_is_replaced(supervisor: EngineSu
     assert tokens_of(link.submit(request("after"))) == want
 
 
+def test_cold_prompts_of_a_killed_process_end_in_time(supervisor: EngineSupervisor) -> None:
+    """Who had not spoken is tried again for a few seconds, or told to ask again."""
+    supervisor.wait_ready(START_TIMEOUT_S)
+    link = supervisor.link
+    colds = [
+        link.submit(
+            EngineRequest(
+                f"cold {number}",
+                SegmentedPrompt((PromptPart(Role.TRAILING, (60 + number, *range(100, 3000))),)),
+                SamplingParams(200, ignore_eos=True),
+            )
+        )
+        for number in range(20)
+    ]
+    time.sleep(0.2)
+    os.kill(supervisor.process_id, signal.SIGKILL)
+    started_s = time.monotonic()
+    firsts = [next(stream) for stream in colds]
+    assert time.monotonic() - started_s < 10
+    codes = {first.error["code"] for first in firsts if first.error is not None}
+    assert codes <= {WorkerLost.code}
+    for number in range(20):
+        link.cancel(f"cold {number}")
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not link.is_ready() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    supervisor.wait_ready(START_TIMEOUT_S)
+    started_s = time.monotonic()
+    next(link.submit(request("small")))
+    assert time.monotonic() - started_s < 5
+
+
 def test_a_request_that_ends_engines_is_tried_twice_and_spoils_nobody_else() -> None:
     """The second time alone; all that were beside it the first time are answered."""
     deadly = SegmentedPrompt((PromptPart(Role.TRAILING, (50, DEADLY)),))
     settings = ProcessSettings(str(reader_path()), SMALL)
-    with EngineSupervisor(settings, module="tests.server.dying_engine") as one:
+    # on a busy machine the next engine may be long in coming
+    with EngineSupervisor(
+        settings, module="tests.server.dying_engine", retry_s=START_TIMEOUT_S
+    ) as one:
         one.wait_ready(START_TIMEOUT_S)
         link = one.link
         want = tokens_of(link.submit(request("before")))

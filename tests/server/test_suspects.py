@@ -221,11 +221,11 @@ def test_a_suspect_that_is_asked_for_again_is_not_kept_out_by_a_busy_engine():
     stage.submit("y0", 1)
     stage.submit("suspect again", 7)
     for number in range(1, 6):  # always somebody in flight
-        stage.clock.now_s += SUSPECT_WAIT_S / 5
+        stage.clock.now_s += SUSPECT_WAIT_S / 6
         stage.submit(f"y{number}", 2)
         stage.end(f"y{number - 1}")
     assert stage.pipe.ids == [f"y{number}" for number in range(6)]
-    stage.wait(0.1)
+    stage.wait(SUSPECT_WAIT_S / 6 + 0.1)
     assert stage.pipe.ids[-1] == "suspect again"
     stage.submit("late", 3)
     assert stage.pipe.ids[-1] == "suspect again"
