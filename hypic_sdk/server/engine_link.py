@@ -82,6 +82,7 @@ class EngineLink:
         self._held: list[OpenRequest] = []  # of these, the ones that wait to be sent, in order
         self._trial: OpenRequest | None = None  # the suspect that was sent last
         self._retry_s = retry_s
+        self._lost: list[OpenRequest] = []  # that a process died with, and that had not spoken
         self._asked: dict[int, Future[Any]] = {}
         self._ask_ids = itertools.count(1)
 
@@ -126,7 +127,9 @@ class EngineLink:
                     del self._requests[one.message.request_id]
                     ended.append((one, verdict))
             for one in self._held:
-                one.deadline_s = one.deadline_s or self._clock() + self._retry_s
+                if one.deadline_s is None:
+                    one.deadline_s = self._clock() + self._retry_s
+                    self._lost.append(one)
             if not self._waits:
                 ended += [(one, error) for one in self._held]
                 for one in self._held:
@@ -150,30 +153,34 @@ class EngineLink:
         """Now and then: send what may go, end what would be answered too late."""
         ended: list[tuple[OpenRequest, HypicError]] = []
         with self._lock:
-            if self._trial is not None and self._is_in_the_way(self._trial):
-                self._trial.is_given_up = True
-                self._sent(CancelRequest(self._trial.message.request_id))
-                ended.append((self._trial, _too_late()))
+            self._lost = [one for one in self._lost if self._is_awaited(one)]
+            for one in [*self._lost, *self._held]:
+                if not one.is_given_up and self._takes_too_long(one):
+                    self._give_up(one)
+                    ended.append((one, _too_late()))
             self._send_held()
-            for one in [one for one in self._held if self._waited_too_long(one)]:
-                self._held.remove(one)
-                del self._requests[one.message.request_id]
-                ended.append((one, _too_late()))
         self._tell_all(ended)
 
-    def _waited_too_long(self, one: OpenRequest) -> bool:
-        now_s = self._clock()
-        if one.deadline_s is not None:
-            return now_s > one.deadline_s
-        return one.is_suspect and now_s - one.held_s > self._retry_s
+    def _is_awaited(self, one: OpenRequest) -> bool:
+        is_open = self._requests.get(one.message.request_id) is one
+        return is_open and not one.has_spoken and not one.is_given_up
 
-    def _is_in_the_way(self, trial: OpenRequest) -> bool:
-        """Whether a suspect that is tried again takes too long: for its caller, or for others."""
-        if trial.has_spoken or trial.is_given_up or trial.deadline_s is None:
-            return False
+    def _takes_too_long(self, one: OpenRequest) -> bool:
+        """Whether one that has not spoken takes too long: for its caller, or for others."""
         now_s = self._clock()
-        others = (one for one in self._held if not one.is_suspect)
-        return now_s > trial.deadline_s or any(now_s - one.held_s > ALONE_S for one in others)
+        if one.deadline_s is None:
+            return one.is_suspect and now_s - one.held_s > self._retry_s
+        others = (other for other in self._held if not other.is_suspect)
+        is_in_the_way = one is self._trial and any(now_s - o.held_s > ALONE_S for o in others)
+        return now_s > one.deadline_s or is_in_the_way
+
+    def _give_up(self, one: OpenRequest) -> None:
+        one.is_given_up = True
+        if one.is_sent:
+            self._sent(CancelRequest(one.message.request_id))
+        else:
+            self._held.remove(one)
+            del self._requests[one.message.request_id]
 
     def _send_held(self) -> None:
         """Send what may go, under the lock.

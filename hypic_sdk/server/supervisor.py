@@ -168,7 +168,7 @@ class EngineSupervisor:
 
     def _run(self) -> None:
         num_restarts, pause_s = 0, 0.0
-        while not self._is_stopping.wait(pause_s):
+        while not self._is_stopped_within(pause_s):
             self._set(EngineHealth(EngineState.STARTING, num_restarts))
             started_s = time.monotonic()
             error = self._run_process(num_restarts)
@@ -181,6 +181,15 @@ class EngineSupervisor:
             num_restarts += 1
         self.link.lose_all(WorkerLost("the engine was stopped"))
         self._set(EngineHealth(EngineState.STOPPED, num_restarts))
+
+    def _is_stopped_within(self, pause_s: float) -> bool:
+        """Wait; what waits for the next process is ended in time meanwhile."""
+        until_s = time.monotonic() + pause_s
+        while not self._is_stopping.wait(max(0.0, min(POLL_S, until_s - time.monotonic()))):
+            self.link.tick()
+            if time.monotonic() >= until_s:
+                return False
+        return True
 
     def _set(self, health: EngineHealth) -> None:
         with self._changed:

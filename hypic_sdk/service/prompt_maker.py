@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import final
+from typing import Any, final
 
 from hypic_sdk.errors import ModelFileError, RequestError, UnknownModel, UnsupportedOption
 from hypic_sdk.prompt.catalog import SegmentCatalog
@@ -48,6 +48,7 @@ class PromptMaker:
         self.call_format = tool_format(source)
         self._reasons = CLOSE_THINKING in source
         self._shows_tools = "tools" in source
+        self._takes_effort = "reasoning_effort" in source
 
     @property
     def shows_tools(self) -> bool:
@@ -68,6 +69,7 @@ class PromptMaker:
             )
         if request.shown_tools and not self._shows_tools:
             raise UnsupportedOption("the chat template of this model shows no tools", param="tools")
+        options = self._template_options(request)
         messages, is_capped = self._conversation(request).messages(request), False
         if request.hypic.auto_segment == "exact":
             messages, is_capped = self._known.messages(messages)
@@ -75,7 +77,7 @@ class PromptMaker:
             rendered = self._template.render(
                 messages,
                 tools=shown_tools(request),
-                options=request.chat_template_kwargs,
+                options=options,
             )
         except ModelFileError as error:
             _blame(request, messages, error)
@@ -113,6 +115,18 @@ class PromptMaker:
         unsupported = next(request.unsupported(), None)
         if unsupported is not None:
             raise UnsupportedOption(f"{unsupported} is not offered here", param=unsupported)
+
+    def _template_options(self, request: ChatRequest) -> dict[str, Any]:
+        """Variables of the template; what is named among them itself goes first."""
+        if request.reasoning_effort is None:
+            return request.chat_template_kwargs
+        if not self._takes_effort:
+            raise UnsupportedOption(
+                "the chat template of this model knows no reasoning_effort; what it knows is set by "
+                "chat_template_kwargs",
+                param="reasoning_effort",
+            )
+        return {"reasoning_effort": request.reasoning_effort, **request.chat_template_kwargs}
 
     def _conversation(self, request: ChatRequest | CompletionRequest) -> Conversation:
         return Conversation(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
 from hypic_sdk.wire import limits
+from hypic_sdk.wire.not_offered import OF_ALL, OF_CHAT, Neutral
 from hypic_sdk.wire.options import SamplingFields
 from hypic_sdk.wire.parse import WireModel
 from hypic_sdk.wire.parts import Content, DocumentItem, Name, Text, has_utf8
@@ -54,7 +55,8 @@ class ChatRequest(SamplingFields):
     """`POST /v1/chat/completions`: unknown fields are ignored, misspelt ones in `hypic` are not.
 
     `documents_numbering`: "brackets" writes [1], [2] ... before the documents.  The numbers are not
-    part of the segments, so another order costs no hit.
+    part of the segments, so another order costs no hit.  `reasoning_effort` is a variable of the chat
+    template; one that does not read it refuses it.
     """
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=limits.MAX_MESSAGES)
@@ -66,7 +68,10 @@ class ChatRequest(SamplingFields):
     tools: list[Tool] | None = Field(default=None, max_length=limits.MAX_TOOLS)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Name | None = None
     chat_template_kwargs: dict[str, Any] = Field(default={}, max_length=limits.MAX_TEMPLATE_OPTIONS)
+
+    not_offered_fields: ClassVar[tuple[Neutral, ...]] = (OF_ALL, OF_CHAT)
 
     @model_validator(mode="after")
     def _is_within_caps(self) -> Self:

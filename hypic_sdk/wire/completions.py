@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from hypic_sdk.wire import limits
+from hypic_sdk.wire.not_offered import OF_ALL, OF_COMPLETIONS, Neutral
 from hypic_sdk.wire.options import SamplingFields
 from hypic_sdk.wire.parts import ContentPart, Text
 
@@ -24,7 +24,8 @@ class CompletionRequest(SamplingFields):
     prompt: Text | PromptParts
     logprobs: int | None = Field(default=None, ge=0, le=limits.MAX_TOP_LOGPROBS)
     echo: bool = False
-    suffix: str | None = None
+
+    not_offered_fields: ClassVar[tuple[Neutral, ...]] = (OF_ALL, OF_COMPLETIONS)
 
     @model_validator(mode="after")
     def _is_one_prompt(self) -> Self:
@@ -45,9 +46,3 @@ class CompletionRequest(SamplingFields):
     def num_logprobs(self) -> int | None:
         """How many alternatives to each token are told; none: no log-probabilities at all."""
         return self.logprobs
-
-    def unsupported(self) -> Iterator[str]:
-        """Names of options that would change the answer and are not offered."""
-        yield from super().unsupported()
-        if self.suffix:
-            yield "suffix"

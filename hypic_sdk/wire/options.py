@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from hypic_sdk.wire import limits
 from hypic_sdk.wire.formats import (
@@ -15,6 +15,7 @@ from hypic_sdk.wire.formats import (
     StructuredOutputs,
     json_text,
 )
+from hypic_sdk.wire.not_offered import OF_ALL, Neutral, not_offered
 from hypic_sdk.wire.parse import StrictModel, WireModel
 from hypic_sdk.wire.parts import FullText, Name
 
@@ -55,7 +56,7 @@ class SamplingFields(WireModel):
 
     Left out, `temperature`, `top_k` and `top_p` are those of the model's generation_config.json; a
     model that names none answers with the likeliest token each time (`temperature` 0).
-    `max_tokens` is 256; `max_tokens` 0 prepares everything and answers nothing.  `n` replies come
+    `max_tokens` is 256 unless that file says otherwise; `max_tokens` 0 prepares everything and answers nothing.  `n` replies come
     from one prepared prompt.  `prompt_logprobs` computes the whole prompt, as `hypic.mode` "off".
     """
 
@@ -94,6 +95,18 @@ class SamplingFields(WireModel):
     # known, and without effect as long as it asks for what is done anyway
     best_of: int | None = None
 
+    not_offered_fields: ClassVar[tuple[Neutral, ...]] = (OF_ALL,)
+    _not_offered: tuple[str, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_not_offered(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Of the fields that are not read here, remember those that would change the answer."""
+        request = handler(values)
+        if isinstance(values, Mapping):
+            request._not_offered = tuple(not_offered(values, *cls.not_offered_fields))
+        return request
+
     @model_validator(mode="after")
     def _has_one_format(self) -> Self:
         if len(self.formats) > 1:
@@ -131,3 +144,4 @@ class SamplingFields(WireModel):
         """Names of options that would change the answer and are not offered."""
         if self.best_of not in (None, 1):
             yield "best_of"
+        yield from self._not_offered

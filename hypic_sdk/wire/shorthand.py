@@ -52,6 +52,7 @@ class ChatOptions(SamplingOptions, total=False):
     tools: Sequence[Mapping[str, Any]]
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
+    reasoning_effort: str
     chat_template_kwargs: Mapping[str, Any]
 
 

@@ -177,7 +177,17 @@ class TestMessageToTheEngine:
     def test_an_option_that_would_change_the_answer_is_not_ignored(self, fields):
         with pytest.raises(UnsupportedOption, match=next(iter(fields))) as caught:
             service(saying("x")).complete(plain("x", **fields))
-        assert caught.value.details == {"param": next(iter(fields))}
+        assert caught.value.details["param"] == next(iter(fields))
+
+    def test_an_effort_goes_to_the_template_that_reads_it_and_to_no_other(self):
+        worker = saying("x")
+        template = tiny.CHATML.replace("{%- if add", "{{- reasoning_effort or '' }}{%- if add")
+        service(worker, template=template).chat(chat(reasoning_effort="low"))
+        told = tiny.tokenizer().decode(worker.last.prompt.token_ids)
+        assert told.endswith("\nlowassistant\n")
+        with pytest.raises(UnsupportedOption) as caught:
+            service(worker).chat(chat(reasoning_effort="low"))
+        assert caught.value.details["param"] == "reasoning_effort"
 
     def test_log_probabilities_of_the_prompt_want_all_of_it_computed(self):
         worker = saying("x")
