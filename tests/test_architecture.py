@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kernels",
         "models",
         "prompt",
+        "service",
         "store",
         "transport",
     },

@@ -15,7 +15,12 @@ from hypic_sdk.errors import HypicError, RequestError, UnsupportedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hypic_sdk.doctor.report import DoctorReport, MemoryPlan, TemplateFacts
+    from hypic_sdk.doctor.report import (
+        DoctorReport,
+        MemoryPlan,
+        SamplingFacts,
+        TemplateFacts,
+    )
 
 
 def run_doctor(console: Console, *, model: str | None, config: EngineConfig, as_json: bool) -> None:
@@ -110,6 +115,7 @@ def _prompt_rows(report: DoctorReport) -> list[tuple[str, str]]:
             f"{tokenizer.num_control_tokens} control tokens that no text can make",
         ),
         ("end tokens", ", ".join(map(str, identity.end_token_ids)) or "none"),
+        ("sampling", _sampling_words(report.sampling)),
     ]
     template = report.template
     if template is None:
@@ -119,6 +125,24 @@ def _prompt_rows(report: DoctorReport) -> list[tuple[str, str]]:
         ("chat template", ", ".join(_features(template))),
         ("segments in", ", ".join(template.segments_in) or "no message"),
     ]
+
+
+def _sampling_words(sampling: SamplingFacts) -> str:
+    """What applies where a caller says nothing; of the rest only what is not neutral."""
+    drawn = sampling.temperature > 0.0
+    told = {
+        f"temperature {sampling.temperature:g}": drawn,
+        f"top_k {sampling.top_k}": drawn and sampling.top_k > 0,
+        f"top_p {sampling.top_p:g}": drawn and sampling.top_p < 1.0,
+        f"min_p {sampling.min_p:g}": drawn and sampling.min_p > 0.0,
+        "the likeliest token each time": not drawn,
+        f"repetition_penalty {sampling.repetition_penalty:g}": sampling.repetition_penalty != 1.0,
+        f"presence_penalty {sampling.presence_penalty:g}": sampling.presence_penalty != 0.0,
+        f"frequency_penalty {sampling.frequency_penalty:g}": sampling.frequency_penalty != 0.0,
+        f"min_tokens {sampling.min_tokens}": sampling.min_tokens > 0,
+        f"max_tokens {sampling.max_tokens}": True,
+    }
+    return ", ".join(words for words, there in told.items() if there)
 
 
 def _features(template: TemplateFacts) -> list[str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LENGTH_NOTE = "note: the reply was cut at its limit of tokens; --max-tokens allows more\n"
 
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What the caller wants answered.

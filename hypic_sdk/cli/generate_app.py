@@ -21,16 +21,27 @@ from hypic_sdk.cli.options import (
 )
 from hypic_sdk.config import DEFAULT_MODE
 
-TEMPLATE_OPTION_HELP = "NAME=VALUE, a variable of the chat template; may be given again."
+DocumentOption = Annotated[
+    list[Path] | None,
+    typer.Option("--document", "-d", help="A text file; may be given again.", exists=False),
+]
+ThinkingOption = Annotated[
+    bool | None,
+    typer.Option("--thinking/--no-thinking", help="The template's own enable_thinking."),
+]
+TemplateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template-option",
+        help="NAME=VALUE, a variable of the chat template; may be given again.",
+    ),
+]
 MAX_TOKENS_HELP = "None is the model's own wish, else 256."
 
 
 def generate(
     question: Annotated[str, typer.Option("--question", "-q", help="What to ask.")],
-    document: Annotated[
-        list[Path] | None,
-        typer.Option("--document", "-d", help="A text file; may be given again.", exists=False),
-    ] = None,
+    document: DocumentOption = None,
     model: ModelOption = None,
     system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help=MAX_TOKENS_HELP)] = None,
@@ -39,13 +50,8 @@ def generate(
     top_k: Annotated[int | None, typer.Option("--top-k")] = None,
     min_p: Annotated[float | None, typer.Option("--min-p")] = None,
     seed: Annotated[int | None, typer.Option("--seed")] = None,
-    thinking: Annotated[
-        bool | None,
-        typer.Option("--thinking/--no-thinking", help="The template's own enable_thinking."),
-    ] = None,
-    template_option: Annotated[
-        list[str] | None, typer.Option("--template-option", help=TEMPLATE_OPTION_HELP)
-    ] = None,
+    thinking: ThinkingOption = None,
+    template_option: TemplateOption = None,
     off: Annotated[bool, typer.Option("--off", help="Full recompute: reuse nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The whole reply as JSON.")] = False,
     mode: ModeOption = DEFAULT_MODE,

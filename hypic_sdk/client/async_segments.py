@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, final
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from hypic_sdk.client.connection import Connection
 from hypic_sdk.client.protocol import Call, get, ids, parsed, post, segment_path
 from hypic_sdk.errors import from_payload
 from hypic_sdk.wire.limits import MAX_SEGMENTS_PER_CALL
+from hypic_sdk.wire.segment_page import AsyncSegmentPage, ComingPage
 from hypic_sdk.wire.segment_shorthand import (
     raise_failure,
     register_request,
@@ -132,21 +134,32 @@ class AsyncSegments:
         [segment] = parsed(SegmentList, await self._connection.send(call)).data
         return segment
 
-    async def list(
+    def list(
         self,
         *,
         after: str | None = None,
         limit: int = 100,
         metadata: Mapping[str, MetadataValue] | None = None,
-    ) -> SegmentList:
-        """A page of the registered segments, oldest first.
+    ) -> ComingPage:
+        """A page of the registered segments, oldest first, to be awaited; or all, by `async for`.
 
         Args:
+            limit: segments of one page.
             metadata: those whose metadata say all of this.
         """
+        return ComingPage(partial(self._page, after, limit=limit, metadata=metadata))
+
+    async def _page(
+        self,
+        after: str | None,
+        *,
+        limit: int,
+        metadata: Mapping[str, MetadataValue] | None,
+    ) -> AsyncSegmentPage:
         says = None if metadata is None else json.dumps(dict(metadata))
         call = get("/v1/segments", after=after, limit=limit, metadata=says)
-        return parsed(SegmentList, await self._connection.send(call))
+        found = parsed(SegmentList, await self._connection.send(call))
+        return AsyncSegmentPage(found, partial(self._page, limit=limit, metadata=metadata))
 
     async def lookup(self, segments: Iterable[SegmentRef]) -> dict[str, SegmentState]:
         """Which are registered, and which are warm now; nothing is touched."""

@@ -10,6 +10,7 @@ from typing import Any, final
 from hypic_sdk.client.async_segments import AsyncSegments, AsyncWarm, Warm, WarmPriority
 from hypic_sdk.client.async_warm_job import AsyncWarmJob, ProgressListener
 from hypic_sdk.client.loop_thread import LoopThread
+from hypic_sdk.wire.segment_page import AsyncSegmentPage, SegmentPage
 from hypic_sdk.wire.segments import (
     DeletedSegment,
     MetadataValue,
@@ -82,9 +83,22 @@ class Segments:
         after: str | None = None,
         limit: int = 100,
         metadata: Mapping[str, MetadataValue] | None = None,
-    ) -> SegmentList:
-        """A page of the registered segments, oldest first; see `AsyncSegments.list`."""
-        return self._loop.run(self._inner.list(after=after, limit=limit, metadata=metadata))
+    ) -> SegmentPage:
+        """A page of the registered segments, oldest first; iterated, all from there on."""
+
+        async def ask() -> AsyncSegmentPage:
+            return await self._inner.list(after=after, limit=limit, metadata=metadata)
+
+        return self._page(self._loop.run(ask()))
+
+    def _page(self, page: AsyncSegmentPage) -> SegmentPage:
+        def following(after: str) -> SegmentPage:
+            found = self._loop.run(page.next_page())
+            assert found is not None, f"a page follows {after}"
+            return self._page(found)
+
+        found = SegmentList(data=page.data, has_more=page.has_more, last_id=page.last_id)
+        return SegmentPage(found, following)
 
     def lookup(self, segments: Iterable[SegmentRef]) -> dict[str, SegmentState]:
         """Which are registered, and which are warm now; nothing is touched."""

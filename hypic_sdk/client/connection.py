@@ -15,7 +15,7 @@ import aiohttp
 from hypic_sdk.client.events import EventParser, ServerEvent
 from hypic_sdk.client.protocol import Call, error_of
 from hypic_sdk.client.retries import Retries
-from hypic_sdk.errors import ConnectionFailed, HypicError, RequestTimeout
+from hypic_sdk.errors import ConfigError, ConnectionFailed, HypicError, RequestTimeout
 from hypic_sdk.version import __version__
 
 _CONNECT_S = 10.0
@@ -35,7 +35,7 @@ class Connection:
         headers: Mapping[str, str],
     ) -> None:
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
-        self._timeout_s = timeout_s
+        self._timeout_s = _checked(timeout_s)
         self._retries = retries
         self._headers = {"User-Agent": f"hypic-sdk/{__version__}", **headers}
         if api_key is not None:
@@ -50,10 +50,13 @@ class Connection:
         """The same server over the same sessions, with other limits; what is left out stays."""
         other = copy(self)
         if timeout_s is not None:
-            other._timeout_s = timeout_s
+            other._timeout_s = _checked(timeout_s)
         if max_retries is not None:
             other._retries = replace(self._retries, max_retries=max_retries)
         return other
+
+    def _time(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else _checked(timeout_s)
 
     async def send(self, call: Call, *, timeout_s: float | None = None) -> bytes:
         """The body of the reply.
@@ -62,7 +65,7 @@ class Connection:
             HypicError: what the server raised, by its class.
             ConnectionFailed, RequestTimeout: no reply came.
         """
-        timeout = aiohttp.ClientTimeout(total=timeout_s or self._timeout_s, connect=_CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=self._time(timeout_s), connect=_CONNECT_S)
         num_tries = 0
         while True:
             num_tries += 1
@@ -82,7 +85,7 @@ class Connection:
 
         `timeout_s` is for the time between two events.  Only the opening is tried again.
         """
-        response = await self._open_patiently(call, timeout_s or self._timeout_s)
+        response = await self._open_patiently(call, self._time(timeout_s))
         events = _events(call, response)
         try:
             yield events
@@ -190,3 +193,11 @@ def _typed_errors(call: Call) -> Iterator[None]:
     except (aiohttp.ClientError, ConnectionError) as error:
         said = str(error) or type(error).__name__
         raise ConnectionFailed(f"{what}: the connection broke: {said}", sent=True) from error
+
+
+def _checked(timeout_s: float) -> float:
+    """Raises ConfigError: no time that a call could take."""
+    given: object = timeout_s
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given > 0:
+        raise ConfigError(f"timeout_s is a positive number of seconds, not {given!r}")
+    return timeout_s

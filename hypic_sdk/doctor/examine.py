@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from hypic_sdk.doctor.report import (
     Identity,
     MemoryPlan,
     Placement,
+    SamplingFacts,
     TemplateFacts,
 )
 from hypic_sdk.doctor.trial import run_trial
@@ -36,6 +38,7 @@ from hypic_sdk.models.loader import (
 )
 from hypic_sdk.prompt.chat_template import ChatTemplate
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
+from hypic_sdk.service.sampling_defaults import FILE_NAME, ignored_wishes, sampling_defaults
 from hypic_sdk.store.layout import StoreLayout
 
 
@@ -100,6 +103,7 @@ def _report(checkpoint: Checkpoint, config: EngineConfig) -> DoctorReport:
         transition_dtype=settings.transition_dtype,
     )
     tokenizer = _tokenizer(folder, model.spec)
+    sampling = _sampling(folder)
     template = ChatTemplate.from_folder(folder, tokenizer)
     told = None if template is None else template_facts(template, tokenizer)
     memory = memory_plan(
@@ -117,6 +121,7 @@ def _report(checkpoint: Checkpoint, config: EngineConfig) -> DoctorReport:
         placement=_placement(settings),
         tokenizer=tokenizer_facts(tokenizer),
         template=told,
+        sampling=sampling,
         ops=ops,
         memory=memory,
         laws=laws if warm_is_cold is None else (*laws, warm_is_cold),
@@ -132,6 +137,13 @@ def _tokenizer(folder: Path, spec: ModelSpec) -> PromptTokenizer:
     tokenizer.check_vocab_size(spec.vocab_size)
     tokenizer.check_end_tokens(spec.eos_token_ids)
     return tokenizer
+
+
+def _sampling(folder: Path) -> SamplingFacts:
+    """As a server of this folder would have it, refusals included."""
+    params = sampling_defaults(folder)
+    names = [field.name for field in dataclasses.fields(SamplingFacts)]
+    return SamplingFacts(**{name: getattr(params, name) for name in names})
 
 
 def _run_dtype(checkpoint: Checkpoint, device: torch.device, config: EngineConfig) -> torch.dtype:
@@ -203,6 +215,9 @@ def _notes(
         notes.append(
             f"weights and cache take {needed} bytes, {memory.available_bytes} are free here now"
         )
+    ignored = ignored_wishes(checkpoint.files.folder)
+    if ignored:
+        notes.append(f"{FILE_NAME} asks for {', '.join(ignored)}, which is not done")
     if not ends:
         notes.append("the model names no end token: replies end at max_tokens or a stop string")
     if template is None:

@@ -124,6 +124,21 @@ class TemplateFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingFacts:
+    """What applies where a caller says nothing, out of generation_config.json."""
+
+    temperature: float  # 0: the likeliest token each time
+    top_k: int  # 0: all
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    max_tokens: int
+    min_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class DoctorReport:
     """All of it."""
 
@@ -131,6 +146,7 @@ class DoctorReport:
     placement: Placement
     tokenizer: TokenizerFacts
     template: TemplateFacts | None  # none: plain prompts only
+    sampling: SamplingFacts
     ops: tuple[OpChoice, ...]
     memory: MemoryPlan
     laws: tuple[LawCheck, ...]

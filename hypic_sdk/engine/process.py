@@ -68,6 +68,11 @@ def main() -> None:
                 worker.call(lambda engine: engine.watch_entries(name, channel.send))
             say_ready(channel, engine, started_s)
             serve(channel, worker, parent, courier)
+    if settings.peers is not None:
+        # a thread may still wait inside a link whose other end is gone; nothing can end it, and the
+        # process would abort in the destructors of what it waits in
+        logging.shutdown()
+        os._exit(0)
 
 
 def open_engine(settings: ProcessSettings, channel: Channel) -> Engine | None:

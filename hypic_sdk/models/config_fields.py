@@ -52,6 +52,11 @@ class FieldReader:
     def __contains__(self, name: str) -> bool:
         return name in self._fields
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the object has no fields."""
+        return not self._fields
+
     def integer(self, name: str, default: int, *, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
         """A whole number within bounds."""
         value = self._take(name, default)

@@ -20,10 +20,13 @@ from hypic_sdk.models.qwen_fields import (
     FIXED_FIELDS,
     attention_layout,
     expert_layers,
+    ignore_repeated,
     layer_kinds,
     state_heads,
     weight_blocks,
 )
+
+_NEUTRAL_PREFIXES = ("mtp_", "unsloth_")  # of a head that is not used; of a training library
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +154,15 @@ class Config:
             return cls._from_text(outer, release, tied, blocks)
         outer.fixed("model_type", release.text_types[-1])
         outer.ignore("vision_config", "image_token_id", "video_token_id", "language_model_only")
-        outer.ignore("vision_start_token_id", "vision_end_token_id")
+        outer.ignore("vision_start_token_id", "vision_end_token_id", "ignore_index")
         text = outer.nested("text_config") or FieldReader({}, problems=outer.problems)
         text.optional_names("architectures", release.architectures)
         inner_tie = text.flag("tie_word_embeddings", False)
         # the class of the outer file ties or does not; the inner flag speaks where it is silent
         tied = outer.flag("tie_word_embeddings", inner_tie)
         eos = outer.token_ids("eos_token_id")
-        outer.refuse_unknown()
+        ignore_repeated(outer, fields, release.defaults)
+        outer.refuse_unknown(neutral_prefixes=_NEUTRAL_PREFIXES)
         text.fixed("quantization_config", None)
         return cls._from_text(text, release, tied, blocks, eos)
 
@@ -200,7 +204,7 @@ class Config:
             packed=release.packed,
             blocks=blocks,
         )
-        text.refuse_unknown(neutral_prefixes=("mtp_", "unsloth_"))
+        text.refuse_unknown(neutral_prefixes=_NEUTRAL_PREFIXES)
         text.raise_problems()
         return config
 

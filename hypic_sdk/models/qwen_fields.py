@@ -9,7 +9,7 @@ from hypic_sdk.algebra.rotary import RotarySpec
 from hypic_sdk.layers.full_attention import AttentionLayout
 from hypic_sdk.layers.moe import MoELayout
 from hypic_sdk.models.base import LayerKind
-from hypic_sdk.models.config_fields import FieldReader
+from hypic_sdk.models.config_fields import FieldReader, Fields
 
 _KINDS = {"linear_attention": LayerKind.LINEAR, "full_attention": LayerKind.ATTENTION}
 _MAX_LAYERS = 4096
@@ -20,7 +20,6 @@ FIXED_FIELDS: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "attn_output_gate": (True,),
         "output_gate_type": ("swish", "silu", None),
         "mamba_ssm_dtype": ("float32", None),
-        "rope_scaling": (None,),
         "sliding_window": (None,),
         "use_sliding_window": (False,),
         "is_encoder_decoder": (False,),
@@ -28,6 +27,19 @@ FIXED_FIELDS: Mapping[str, tuple[object, ...]] = MappingProxyType(
     }
 )
 """Switches of the same code base that are not built here, at the values that are."""
+
+
+def ignore_repeated(outer: FieldReader, fields: Fields, defaults: Mapping[str, int]) -> None:
+    """Outer fields of an image-text file that only say again what its `text_config` says."""
+    inner = fields["text_config"]
+    said = {**defaults, **inner} if isinstance(inner, dict) else {}
+    outer.ignore(
+        *(
+            name
+            for name, value in fields.items()
+            if name in said and type(value) is type(said[name]) and value == said[name]
+        )
+    )
 
 
 def layer_kinds(text: FieldReader, default_layers: int) -> tuple[LayerKind, ...]:
@@ -123,7 +135,8 @@ def weight_blocks(fields: FieldReader) -> tuple[int, int] | None:
     stored.fixed("activation_scheme", "dynamic")
     stored.fixed("dequantize", False, True)
     stored.fixed("scale_fmt", None, "float")
-    stored.ignore("modules_to_not_convert")
+    stored.fixed("kv_cache_scheme", None)
+    stored.ignore("modules_to_not_convert", "ignored_layers")
     blocks = stored.integers("weight_block_size")
     if len(blocks) != 2 or 0 in blocks:
         stored.refuse("weight_block_size", "must be two numbers above 0")
@@ -136,7 +149,11 @@ def _rotary(text: FieldReader, head_size: int) -> RotarySpec:
     """Plain rotary position; for text the three axes of the image-text model coincide."""
     theta = text.number("rope_theta", 10000.0, above=0.0, up_to=1e15)
     factor = text.number("partial_rotary_factor", 0.25, above=0.0, up_to=1.0)
-    rope = text.nested("rope_parameters")
+    rope = text.nested("rope_scaling")  # the older name, which goes first in transformers
+    if rope is None or rope.is_empty:
+        rope = text.nested("rope_parameters")
+    else:
+        text.fixed("rope_parameters", None)
     if rope is not None:
         # other types stretch the angles, some of them by the length of the prompt
         rope.fixed("rope_type", "default")

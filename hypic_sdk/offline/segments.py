@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, final
 
@@ -12,6 +13,7 @@ from hypic_sdk.errors import JobNotFound, from_payload
 from hypic_sdk.service import Service, WarmJob
 from hypic_sdk.service.warm_job import ProgressListener
 from hypic_sdk.wire.limits import MAX_SEGMENTS_PER_CALL
+from hypic_sdk.wire.segment_page import SegmentPage
 from hypic_sdk.wire.segment_shorthand import (
     raise_failure,
     register_request,
@@ -24,7 +26,6 @@ from hypic_sdk.wire.segments import (
     DeletedSegment,
     MetadataValue,
     RegisterFailure,
-    SegmentList,
     SegmentObject,
     SegmentState,
     WarmJobObject,
@@ -121,9 +122,15 @@ class LocalSegments:
         after: str | None = None,
         limit: int = 100,
         metadata: Mapping[str, MetadataValue] | None = None,
-    ) -> SegmentList:
-        """A page of the registered segments, oldest first; those whose metadata say all of this."""
-        return self._service.segments.list_segments(after=after, limit=limit, says=metadata)
+    ) -> SegmentPage:
+        """A page of the registered segments, oldest first; iterated, all from there on.
+
+        Args:
+            metadata: those whose metadata say all of this.
+        """
+        found = self._service.segments.list_segments(after=after, limit=limit, says=metadata)
+        following = partial(self.list, limit=limit, metadata=metadata)
+        return SegmentPage(found, lambda last_id: following(after=last_id))
 
     def lookup(self, segments: Iterable[SegmentRef]) -> dict[str, SegmentState]:
         """Which are registered, and which are warm now; nothing is touched."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, final
 
 from hypic_sdk.errors import ExternalIdConflict, QuotaExceeded, RequestError
 from hypic_sdk.prompt.segment import SegmentId
@@ -136,6 +137,32 @@ class CatalogPage:
     has_more: bool
 
 
+@final
+class PastPlaces:
+    """Where deleted segments stood in the order of registration: whoever pages goes on behind one.
+
+    In memory only, so that nothing of a deleted text is kept; the oldest go first.
+    """
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self._limit = limit
+        self._numbers: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, id_: str, number: int) -> None:
+        """It was deleted."""
+        self._numbers[id_] = number
+        if len(self._numbers) > self._limit:
+            self._numbers.popitem(last=False)
+
+    def forget(self, id_: str) -> None:
+        """It was registered anew, and stands elsewhere."""
+        self._numbers.pop(id_, None)
+
+    def number(self, id_: str) -> int | None:
+        """The place that it had; none: nobody knows."""
+        return self._numbers.get(id_)
+
+
 def says(metadata: Metadata, wanted: Metadata) -> bool:
     """Whether all that is wanted is said: names, and values of the same kind that are equal."""
     return all(name in metadata and _same(metadata[name], wanted[name]) for name in wanted)
@@ -202,6 +229,8 @@ class SegmentCatalog(Protocol):
         self, *, after: str | None = None, limit: int = 100, says: Metadata | None = None
     ) -> CatalogPage:
         """Segments registered after that id, oldest first; those whose metadata say all of `says`.
+
+        An id that was the last of a page names its place also when it is deleted meanwhile.
 
         Raises:
             RequestError: no such id.

@@ -19,6 +19,8 @@ from hypic_sdk.prompt.template_environment import (
     JSON_FORMS,
     MESSAGE_MARK,
     TemplateRefusal,
+    TooMuchWork,
+    bounded_work,
     compile_marked,
     compile_template,
     make_environment,
@@ -35,14 +37,18 @@ _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"
 
 @dataclass(frozen=True, slots=True)
 class TemplateLimits:
-    """How much a rendering may write, and how long it may take.
+    """How much a rendering may write, how many steps it may take, and how long.
 
-    Both are looked at whenever the template writes; a loop that writes nothing is bounded by the
-    sandbox's limit on ranges only.
+    A step is a turn of a loop, a call of a macro or an item of a map; time is looked at with each.
     """
 
     output_chars: int = 16 << 20
+    steps: int = 2 << 20
     time_s: float = 10.0
+
+
+_TRIAL_STEPS, _TRIAL_TIME_S = 1 << 16, 2.0
+"""For one short question, when a template is opened."""
 
 
 @final
@@ -152,8 +158,18 @@ class ChatTemplate:
             "documents": None,
             JSON_FORMS: placeholders.json_forms,
         }
-        rendered = self._try_run(self._template, variables, asks=True)
-        return rendered is not None and stand_in in rendered
+        limits = replace(
+            self._limits,
+            steps=min(self._limits.steps, _TRIAL_STEPS),
+            time_s=min(self._limits.time_s, _TRIAL_TIME_S),
+        )
+        try:
+            return stand_in in self._run(self._template, variables, asks=True, limits=limits)
+        except (RequestError, ModelFileError) as error:
+            if isinstance(error.__cause__, TooMuchWork):
+                raise
+            # it may want more than a question; a real prompt will tell
+            return False
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
         reserved = _RESERVED | self._special_tokens.keys()
@@ -244,24 +260,27 @@ class ChatTemplate:
         variables: Mapping[str, Any],
         *,
         asks: bool,
+        limits: TemplateLimits | None = None,
     ) -> str:
-        deadline_s = time.monotonic() + self._limits.time_s
+        limits = limits or self._limits
         chunks: list[str] = []
-        num_chars = 0
+        num_chars, deadline_s = 0, time.monotonic() + limits.time_s
         try:
-            for chunk in template.generate(**variables, add_generation_prompt=asks):
-                chunks.append(chunk)
-                num_chars += len(chunk)
-                if num_chars > self._limits.output_chars or time.monotonic() > deadline_s:
-                    raise ModelFileError(
-                        f"the chat template wrote {num_chars} characters and did not end",
-                        limit_chars=self._limits.output_chars,
-                        limit_s=self._limits.time_s,
-                    )
+            with bounded_work(limits.steps, deadline_s):
+                for chunk in template.generate(**variables, add_generation_prompt=asks):
+                    chunks.append(chunk)
+                    num_chars += len(chunk)
+                    if num_chars > limits.output_chars or time.monotonic() > deadline_s:
+                        raise TooMuchWork("it writes without end")
         except TemplateRefusal as error:
             raise RequestError(f"the chat template refuses these messages: {error}") from error
-        except ModelFileError:
-            raise
+        except TooMuchWork as error:
+            raise ModelFileError(
+                f"the chat template wrote {num_chars} characters and did not end ({error})",
+                limit_chars=limits.output_chars,
+                limit_steps=limits.steps,
+                limit_s=limits.time_s,
+            ) from error
         except Exception as error:
             # a template is a program: whatever it raises is its own fault, or that of its data
             raise ModelFileError(f"the chat template failed: {error}") from error

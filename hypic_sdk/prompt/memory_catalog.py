@@ -18,6 +18,7 @@ from hypic_sdk.prompt.catalog import (
     CatalogUsage,
     Metadata,
     NewSegment,
+    PastPlaces,
     RegisteredSegment,
     check_external,
     ends_at,
@@ -49,6 +50,7 @@ class MemoryCatalog:
         self._ends: list[tuple[int, str]] = []  # a heap of times at which one may be over
         self._numbers: dict[str, int] = {}  # order of registration, also of those that are gone
         self._next_number = itertools.count()
+        self._past = PastPlaces()
         self._by_external: dict[str, SegmentId] = {}
         self._num_bytes = 0
 
@@ -76,6 +78,7 @@ class MemoryCatalog:
                 self._num_bytes += num_bytes
                 self._gone.pop(id_, None)
                 self._numbers[id_] = next(self._next_number)
+                self._past.forget(id_)
             segment = _described(known, new, now_s)
             self._segments[id_] = segment
             self._name(segment, known.external_id)
@@ -119,7 +122,7 @@ class MemoryCatalog:
         """See `SegmentCatalog.page`."""
         with self._lock:
             now_s = self._retire()
-            number = -1 if after is None else self._numbers.get(after)
+            number = -1 if after is None else self._numbers.get(after, self._past.number(after))
             if number is None:
                 raise RequestError(f"no segment {after} to list after", after=after)
             rest = [one for one in self._segments.values() if self._numbers[one.id] > number]
@@ -133,7 +136,7 @@ class MemoryCatalog:
             if id_ not in self._segments:
                 return False
             self._drop(id_)
-            del self._numbers[id_]
+            self._past.note(id_, self._numbers.pop(id_))
             return True
 
     def delete_many(self, ids: Iterable[str]) -> set[str]:
@@ -168,9 +171,10 @@ class MemoryCatalog:
     def forget_expired(self, ids: Iterable[str]) -> int:
         """See `SegmentCatalog.forget_expired`."""
         with self._lock:
+            self._retire()
             gone = [id_ for id_ in ids if self._gone.pop(id_, None) is not None]
             for id_ in gone:
-                del self._numbers[id_]
+                self._past.note(id_, self._numbers.pop(id_))
             return len(gone)
 
     def lapsed_pins(self) -> tuple[RegisteredSegment, ...]:

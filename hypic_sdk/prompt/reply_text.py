@@ -66,8 +66,7 @@ class StopStrings:
                 size
                 for size in range(longest, 0, -1)
                 if any(
-                    len(stop) > size and stop.startswith(self._held[-size:])
-                    for stop in self._stops
+                    len(stop) > size and stop.startswith(self._held[-size:]) for stop in self._stops
                 )
             ),
             0,

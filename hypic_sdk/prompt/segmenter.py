@@ -42,7 +42,10 @@ def segment_prompt(rendered: RenderedPrompt, tokenizer: PromptTokenizer) -> Segm
 
     Raises:
         EmptyPrompt: nothing but a beginning-of-text token.
+        PromptTooLong: more text than the context can hold.
     """
+    texts = [piece for piece in rendered.pieces if isinstance(piece, CallerText)]
+    tokenizer.check_length(sum(len(text.text) for text in texts if text.token_ids is None))
     pieces = [_tokenize(piece, tokenizer) for piece in rendered.pieces]
     if not any(piece.token_ids for piece in pieces):
         raise EmptyPrompt("the prompt has no text")

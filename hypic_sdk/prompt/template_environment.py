@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
-from typing import Any
+from typing import Any, final
 
 import jinja2
 import jinja2.ext
@@ -29,8 +32,65 @@ class TemplateRefusal(jinja2.TemplateError):
     """The template itself said no, by `raise_exception`."""
 
 
+class TooMuchWork(jinja2.TemplateError):
+    """A rendering went over its limit of steps or of time."""
+
+
+@final
+class _Work:
+    """The steps of one rendering: turns of loops, calls of macros, items of maps and selections.
+
+    Whatever can run for long is made of these, as every single value is bounded.
+    """
+
+    def __init__(self, max_steps: int, deadline_s: float) -> None:
+        self._left = max_steps
+        self._deadline_s = deadline_s
+
+    def count(self) -> None:
+        self._left -= 1
+        if self._left < 0 or time.monotonic() > self._deadline_s:
+            raise TooMuchWork("its loops do not end")
+
+
+# not a variable of the template: it could set that itself
+_work: ContextVar[_Work | None] = ContextVar("template_work", default=None)
+
+
+@contextmanager
+def bounded_work(max_steps: int, deadline_s: float) -> Iterator[None]:
+    """Bounds what is rendered within; what goes over raises TooMuchWork.
+
+    Args:
+        deadline_s: by the monotonic clock.
+    """
+    token = _work.set(_Work(max_steps, deadline_s))
+    try:
+        yield
+    finally:
+        _work.reset(token)
+
+
+def count_step() -> bool:
+    """Count one step of the rendering that runs; compiled templates call it.  Always true."""
+    work = _work.get()
+    if work is not None:
+        work.count()
+    return True
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox, with the operators that can make a huge value out of small ones bounded."""
+
+    def call_filter(self, *args: Any, **kwargs: Any) -> Any:
+        """Called for each item of a map."""
+        count_step()
+        return super().call_filter(*args, **kwargs)
+
+    def call_test(self, *args: Any, **kwargs: Any) -> Any:
+        """Called for each item of a selection."""
+        count_step()
+        return super().call_test(*args, **kwargs)
 
     intercepted_binops = frozenset(["*", "**"])
 
@@ -122,7 +182,7 @@ def compile_template(environment: jinja2.Environment, source: str) -> jinja2.Tem
         ModelFileError: a syntax error, with its line.
     """
     try:
-        return environment.from_string(source)
+        return _compiled(environment, environment.parse(source))
     except jinja2.TemplateSyntaxError as error:
         raise ModelFileError(f"chat template, line {error.lineno}: {error.message}") from error
 
@@ -137,8 +197,41 @@ def compile_marked(environment: jinja2.Environment, source: str) -> jinja2.Templ
     marker.visit(tree)
     if not marker.num_loops:
         return None
+    return _compiled(environment, tree)
+
+
+def _compiled(environment: jinja2.Environment, tree: nodes.Template) -> jinja2.Template:
+    _StepCounter().visit(tree)
     code = environment.compile(tree)
     return jinja2.Template.from_code(environment, code, environment.make_globals(None))
+
+
+class _StepCounter(NodeTransformer):
+    """Puts a step at the start of each turn of a loop, each test of one and each macro."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        if node.test is not None:
+            node.test = nodes.And(_step(node.lineno), node.test, lineno=node.lineno)
+        return _stepping(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        self.generic_visit(node)
+        return _stepping(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        self.generic_visit(node)
+        return _stepping(node)
+
+
+def _stepping(node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
+    node.body.insert(0, nodes.ExprStmt(_step(node.lineno), lineno=node.lineno))
+    return node
+
+
+def _step(line: int) -> nodes.Expr:
+    name = nodes.ImportedName(f"{__name__}.{count_step.__name__}", lineno=line)
+    return nodes.Call(name, [], [], None, None, lineno=line)
 
 
 class _MessageLoopMarker(NodeTransformer):

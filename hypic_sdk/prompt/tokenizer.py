@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import hashlib
 import json
 import re
 import struct
+import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +18,13 @@ from typing import Any, final
 
 from tokenizers import Encoding, Tokenizer
 
-from hypic_sdk.errors import ModelFileError, RequestError
+from hypic_sdk.errors import ModelFileError, PromptTooLong, RequestError
 from hypic_sdk.prompt import tokenizer_file
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 _LONG_CHARS = 8192
+_HUGE_CHARS = 1 << 17
 _FINGERPRINT_TAG = b"hypic.tokenizer.v1\0"
 
 
@@ -75,7 +79,10 @@ class PromptTokenizer:
         )
         self.control_ids = frozenset(self._added) - {tokenizer_file.unknown_token_id(whole)}
         self._template = _build(piecewise)
-        self._caller = _build(tokenizer_file.for_callers(piecewise, self.control_ids))
+        callers = tokenizer_file.for_callers(piecewise, self.control_ids)
+        self._caller = _build(callers)
+        self._most_chars = tokenizer_file.most_chars_per_token(callers)
+        self._max_tokens: int | None = None
         self._overlap = _AddedTokenOverlap(tuple(self._added.values()))
         self.bos_token_id = self._find_bos_token(whole, config)
         # byte tokens that decode only as a whole run: nothing is said before the run has ended
@@ -99,6 +106,30 @@ class PromptTokenizer:
         except ModelFileError as error:
             raise ModelFileError(f"{folder / TOKENIZER_FILE}: {error.message}") from error
 
+    def bounded(self, max_tokens: int | None) -> PromptTokenizer:
+        """The same, for contexts of `max_tokens` (none: of any size): it refuses longer texts."""
+        bounded = copy.copy(self)
+        bounded._max_tokens = max_tokens
+        return bounded
+
+    def check_length(self, num_chars: int) -> None:
+        """Refuse what can not fit the context, before it is tokenised.
+
+        Raises:
+            PromptTooLong: so many characters are more tokens than the context holds.
+        """
+        if self._max_tokens is None or self._most_chars is None:
+            return
+        min_tokens = -(-num_chars // self._most_chars)
+        if min_tokens > self._max_tokens:
+            raise PromptTooLong(
+                f"{num_chars} characters are {min_tokens} tokens or more, the context holds "
+                f"{self._max_tokens}: shorten the text",
+                num_chars=num_chars,
+                num_tokens=min_tokens,  # or more
+                limit_tokens=self._max_tokens,
+            )
+
     def encode_template(self, text: str) -> TokenizedTemplate:
         """Tokenise template text; added tokens are parsed."""
         check_text(text, "the rendered template")
@@ -109,11 +140,15 @@ class PromptTokenizer:
         """Tokenise one caller's text; it can not make an added token.
 
         Raises:
-            RequestError: a lone surrogate.
+            PromptTooLong: more than the context can hold (`bounded`), told by the characters.
+            RequestError: a lone surrogate, or a text that the tokenizer fails on.
             ModelFileError: the vocabulary makes an added token out of plain text all the same.
         """
+        self.check_length(len(text))
         check_text(text, "a text")
         ids = _encoded(self._caller, text).ids
+        if len(text) >= _HUGE_CHARS:
+            _give_memory_back()
         if not self.control_ids.isdisjoint(ids):
             made = next(id_ for id_ in ids if id_ in self.control_ids)
             raise ModelFileError(
@@ -121,6 +156,21 @@ class PromptTokenizer:
                 token_id=made,
             )
         return tuple(ids)
+
+    def encode_segment(self, text: str) -> tuple[int, ...]:
+        """Tokenise a text to be registered; raises as `encode_text` does.
+
+        Raises:
+            PromptTooLong: no context that it could stand in holds it.
+        """
+        ids = self.encode_text(text)
+        if self._max_tokens is not None and len(ids) > self._max_tokens:
+            raise PromptTooLong(
+                f"the text has {len(ids)} tokens, the context holds {self._max_tokens}: cut it",
+                num_tokens=len(ids),
+                limit_tokens=self._max_tokens,
+            )
+        return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids; special tokens and unknown ids have none."""
@@ -216,6 +266,7 @@ def _encoded(tokenizer: Tokenizer, text: str) -> Encoding:
 
     Raises:
         ModelFileError: a tokenizer that can not.
+        RequestError: this text is too much for it.
     """
     try:
         if len(text) < _LONG_CHARS:
@@ -224,7 +275,27 @@ def _encoded(tokenizer: Tokenizer, text: str) -> Encoding:
     except Exception as error:
         # the library raises plain `Exception`, where a vocabulary lacks its own unknown token, say
         raise ModelFileError(f"this tokenizer can not encode a text: {error}") from error
+    except BaseException as error:
+        # a panic of the library (its regular expressions run out of stack, say) is no `Exception`
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RequestError(
+            f"the tokenizer fails on a text of {len(text)} characters ({error}): shorten it, or "
+            "break its long runs of one kind",
+            num_chars=len(text),
+        ) from None
     return encoding
+
+
+def _give_memory_back() -> None:
+    """Let go of what the library took for a huge text: some 200 bytes a character.
+
+    It is freed by then, but in pieces, and the allocator would keep it for as long as it runs.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+        if trim is not None:
+            trim(0)
 
 
 def token_ids_of(packed: bytes) -> tuple[int, ...]:

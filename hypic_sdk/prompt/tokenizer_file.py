@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tokenizers import pre_tokenizers
+
 WORD_MARK = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space so
 
 # stands in a vocabulary list for a piece that may not be matched; a list has no holes
 _UNMATCHABLE = "\U0010fffe" * 16
+
+
+# make one character of several, at most so many
+_COMPOSES = ("NFC", "NFD", "NFKC", "NFKD")
+_MOST_COMPOSED = 4
 
 
 def problem_of(file: Mapping[str, Any]) -> str | None:
@@ -143,3 +150,46 @@ def unknown_token_id(file: dict[str, Any]) -> int | None:
     if isinstance(vocab, dict) and isinstance(unknown, str) and unknown in vocab:
         return int(vocab[unknown])
     return None
+
+
+def most_chars_per_token(file: Mapping[str, Any]) -> int | None:
+    """How many characters of a text one token can stand for, at most; none: no bound is known.
+
+    A bound holds where no step leaves text out and unknown text is not run together.
+    """
+    model = file.get("model") or {}
+    vocab = model.get("vocab")
+    if model.get("type") != "BPE" or not isinstance(vocab, dict) or not vocab:
+        return None
+    steps = [*_steps(file.get("normalizer")), *_steps(file.get("pre_tokenizer"))]
+    if not all(map(_keeps_all, steps)):
+        return None
+    by_bytes = any(step.get("type") == "ByteLevel" for step in steps) and all(
+        word in vocab for word in pre_tokenizers.ByteLevel.alphabet()
+    )
+    knows_unknown = model.get("unk_token") is not None and not model.get("fuse_unk")
+    if not (by_bytes or model.get("byte_fallback") or knows_unknown):
+        return None
+    composes = any(step.get("type") in _COMPOSES for step in steps)
+    return max(map(len, vocab)) * (_MOST_COMPOSED if composes else 1)
+
+
+def _steps(step: Any) -> Iterator[Mapping[str, Any]]:
+    """The single steps of a normalizer or pre-tokenizer."""
+    if not isinstance(step, dict):
+        return
+    if step.get("type") == "Sequence":
+        for inner in [*_items(step, "normalizers"), *_items(step, "pretokenizers")]:
+            yield from _steps(inner)
+    else:
+        yield step
+
+
+def _keeps_all(step: Mapping[str, Any]) -> bool:
+    kind = step.get("type")
+    if kind == "Split":
+        return step.get("behavior") != "Removed"
+    if kind == "Replace":
+        pattern = (step.get("pattern") or {}).get("String")
+        return isinstance(pattern, str) and len(pattern) <= len(str(step.get("content")))
+    return kind in _COMPOSES or kind in ("ByteLevel", "Metaspace", "Digits", "Lowercase", "Prepend")

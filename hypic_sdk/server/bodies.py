@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from typing import TypeVar
 
 from aiohttp import web
@@ -15,6 +16,8 @@ from hypic_sdk.wire.parse import parse
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_ENCODINGS = ("gzip", "x-gzip", "deflate", "identity")
+
 
 async def read_body(request: web.Request) -> bytes:
     """The whole body.
@@ -22,7 +25,16 @@ async def read_body(request: web.Request) -> bytes:
     Raises:
         BodyTooLarge: with the limit.
         DeadlineExceeded: it arrives too slowly.
+        RequestError: it is not in the encoding that it names, or in one that is not read here.
     """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
+    raw = await _read(request)
+    if encoding == "identity":
+        return raw
+    return await asyncio.to_thread(_decoded, raw, encoding, request.client_max_size)
+
+
+async def _read(request: web.Request) -> bytes:
     limit_s = site_of(request).settings.body_timeout_s
     try:
         async with asyncio.timeout(limit_s):
@@ -32,10 +44,41 @@ async def read_body(request: web.Request) -> bytes:
             f"the body did not arrive within {limit_s:g} s", limit_s=limit_s
         ) from None
     except web.HTTPRequestEntityTooLarge as error:
-        limit = request.client_max_size
-        raise BodyTooLarge(
-            f"a body may have {limit} bytes, this one has more", limit_bytes=limit
-        ) from error
+        raise _too_large(request.client_max_size) from error
+    except web.RequestPayloadError as error:
+        raise RequestError(f"the body can not be read: {error}") from error
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"a body may have {limit} bytes, this one has more", limit_bytes=limit)
+
+
+def _decoded(raw: bytes, encoding: str, limit: int) -> bytes:
+    """A packed body unpacked, within the limit of those that are not packed."""
+    if encoding not in _ENCODINGS:
+        raise RequestError(
+            f"a body in the encoding {encoding!r} is not read here: {', '.join(_ENCODINGS)}",
+            param="Content-Encoding",
+        )
+    window = zlib.MAX_WBITS | 16 if encoding in ("gzip", "x-gzip") else zlib.MAX_WBITS
+    if window == zlib.MAX_WBITS and raw[:1] and raw[0] & 0x0F != 8:
+        window = -window  # some call it `deflate` without the frame that belongs to it
+    unpacker = zlib.decompressobj(window)
+    try:
+        body = unpacker.decompress(raw, limit + 1)
+    except zlib.error as error:
+        raise RequestError(
+            f"the body is not {encoding}, as its Content-Encoding says: {error}",
+            param="Content-Encoding",
+        ) from None
+    if len(body) > limit:
+        raise _too_large(limit)
+    if not unpacker.eof or unpacker.unused_data:
+        raise RequestError(
+            f"the body is not one whole {encoding} stream, as its Content-Encoding says",
+            param="Content-Encoding",
+        )
+    return body
 
 
 def parsed(body: bytes, model: type[Model]) -> Model:

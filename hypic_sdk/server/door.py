@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
@@ -30,7 +31,8 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-OPEN_PATHS = ("/health/live", "/health/ready")
+OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/version")
+_CALLERS_ID = re.compile(r"[!-~]{1,128}")
 CLOSED_REQUEST = 499
 
 
@@ -87,12 +89,13 @@ def _note(site: Site, request: web.Request, status: int, seconds: float) -> None
     site.telemetry.requests.labels(route, status).inc()
     site.telemetry.request_seconds.labels(route).observe(seconds)
     logger.info(
-        "answered request=%s method=%s route=%s status=%d ms=%.1f",
+        "answered request=%s method=%s route=%s status=%d ms=%.1f caller=%s",
         request_id_of(request),
         request.method,
         route,
         status,
         1000 * seconds,
+        _callers_id(request) or "-",
     )
 
 
@@ -133,6 +136,18 @@ def _host_name(address: str) -> str | None:
 
 
 async def tell_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    """Every reply bears the id, streams too."""
+    """Every reply bears the id, streams too; beside it the caller's own, which need not be one."""
     if REQUEST_ID in request:
         response.headers["X-Request-Id"] = request_id_of(request)
+    callers_id = _callers_id(request)
+    if callers_id is not None:
+        response.headers["X-Client-Request-Id"] = callers_id
+
+
+def _callers_id(request: web.Request) -> str | None:
+    """By what name the caller knows the call, if that may stand in a header and in a log."""
+    for name in ("X-Client-Request-Id", "X-Request-Id"):
+        given = request.headers.get(name, "")
+        if _CALLERS_ID.fullmatch(given):
+            return given
+    return None

@@ -18,12 +18,28 @@ class Drain:
         self._num_inside = 0
         self._is_empty = asyncio.Event()
         self._is_empty.set()
+        self._is_hurried = asyncio.Event()
         self._endings: set[Callable[[], None]] = set()
         self.has_begun = False
 
     def begin(self) -> None:
         """From now on nothing new is let in."""
         self.has_begun = True
+
+    def hurry(self) -> None:
+        """Wait no longer for what is in flight."""
+        self._is_hurried.set()
+
+    async def wait_patiently(self, timeout_s: float) -> bool:
+        """`wait_idle`, unless told to hurry meanwhile."""
+        waits = [
+            asyncio.ensure_future(self.wait_idle(timeout_s)),
+            asyncio.ensure_future(self._is_hurried.wait()),
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return self._is_empty.is_set()
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -13,11 +13,13 @@ from pathlib import Path
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.errors import ConfigError, WorkerError
 from hypic_sdk.server.app import create_app
+from hypic_sdk.server.drain import Drain
 from hypic_sdk.server.fleet import Fleet
 from hypic_sdk.server.segment_file import SegmentFile
 from hypic_sdk.server.services import OpenCatalog, ServiceFactory
 from hypic_sdk.server.serving import serving
 from hypic_sdk.server.settings import ServerSettings
+from hypic_sdk.server.site import SITE
 from hypic_sdk.server.sqlite_catalog import SqliteCatalog
 from hypic_sdk.server.supervisor import EngineState, EngineSupervisor
 from hypic_sdk.server.tenants import Tenants
@@ -51,17 +53,17 @@ class LaunchSettings:
 
 
 async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then let what is in flight end.
+    """Serve until SIGTERM or SIGINT, then let what is in flight end; a second one ends it at once.
 
     Args:
         on_ready: called with the base URL once requests are answered.
     Raises:
         HypicError: what keeps the engine from starting, or the server from listening.
     """
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     tenants = Tenants() if settings.keys_file is None else Tenants.from_file(settings.keys_file)
     supervisor = _engines(settings)
     with ExitStack() as stack:
@@ -82,9 +84,19 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
         )
         factory.check_model(ready.vocab_size, ready.eos_token_ids)
         app = create_app(factory, supervisor.link, settings=settings.server, tenants=tenants)
-        async with serving(app, host=settings.host, port=settings.port) as url:
-            on_ready(url)
-            await _until_stopped(supervisor, stop)
+        hurrying = asyncio.ensure_future(_hurry(hurry, app[SITE].drain))
+        try:
+            async with serving(app, host=settings.host, port=settings.port) as url:
+                on_ready(url)
+                await _until_stopped(supervisor, stop)
+        finally:
+            hurrying.cancel()
+
+
+async def _hurry(hurry: asyncio.Event, drain: Drain) -> None:
+    await hurry.wait()
+    logger.info("stopping at once")
+    drain.hurry()
 
 
 def _engines(settings: LaunchSettings) -> EngineSupervisor | Fleet:

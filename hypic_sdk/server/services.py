@@ -34,7 +34,7 @@ class ServiceFactory:
     ) -> None:
         """`open_catalog`: the registry of a namespace; none: one in memory, gone with the process.
         """  # fmt: skip
-        self._tokenizer = tokenizer
+        self._tokenizer = tokenizer.bounded(None if facts is None else facts.max_context_tokens)
         self._template = template
         self._worker = worker
         self._model_name = model_name
@@ -92,4 +92,4 @@ class ServiceFactory:
 
 def _in_memory(namespace: str, tokenizer: PromptTokenizer, limits: CatalogLimits) -> SegmentCatalog:
     del namespace  # each has a catalog of its own anyway
-    return MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint, limits=limits)
+    return MemoryCatalog(tokenizer.encode_segment, tokenizer.fingerprint, limits=limits)

@@ -16,6 +16,7 @@ from hypic_sdk.prompt.catalog import (
     CatalogUsage,
     Metadata,
     NewSegment,
+    PastPlaces,
     RegisteredSegment,
     check_external,
     ends_at,
@@ -49,6 +50,7 @@ class SqliteCatalog:
         self._tokenizer = tokenizer
         self._limits = limits or CatalogLimits()
         self._now_s = now_s
+        self._past = PastPlaces()
 
     def register(
         self, new: NewSegment, *, replace_external: bool = False
@@ -75,13 +77,14 @@ class SqliteCatalog:
             self._describe(connection, id_, new, packed, ends_at(new, now_s, known_end))
             # as of the same moment: a short time to live may be over by now
             [segment] = self._live("AND id = ?", id_, now_s=now_s)
+            self._past.forget(id_)
         return segment, known is None
 
     def _packed_ids(self, text: str, known: RegisteredSegment | None) -> bytes:
         """The ids of a text, made anew if another tokenizer made those that are kept."""
         if known is not None and known.tokenizer_fingerprint == self._tokenizer.fingerprint:
             return known.packed_ids
-        packed = token_bytes(self._tokenizer.encode_text(text))
+        packed = token_bytes(self._tokenizer.encode_segment(text))
         if not packed:
             raise RequestError("a segment needs at least one token")
         return packed
@@ -153,14 +156,7 @@ class SqliteCatalog:
         self, *, after: str | None = None, limit: int = 100, says: Metadata | None = None
     ) -> CatalogPage:
         """See `SegmentCatalog.page`."""
-        number = 0
-        if after is not None:
-            rows = self._file.rows(
-                "SELECT number FROM segments WHERE namespace = ? AND id = ?", self._namespace, after
-            )
-            if not rows:
-                raise RequestError(f"no segment {after} to list after", after=after)
-            [(number,)] = rows
+        number = 0 if after is None else self._number(after)
         condition = "AND number > ?"
         values: list[Any] = [number]
         if says is not None:
@@ -168,6 +164,16 @@ class SqliteCatalog:
             values.append(json.dumps(dict(says), sort_keys=True))
         found = self._live(f"{condition} ORDER BY number LIMIT ?", *values, limit + 1)
         return CatalogPage(tuple(found[:limit]), len(found) > limit)
+
+    def _number(self, after: str) -> int:
+        """The place of a segment, also of one that is over or was deleted."""
+        rows = self._file.rows(
+            "SELECT number FROM segments WHERE namespace = ? AND id = ?", self._namespace, after
+        )
+        number: int | None = rows[0][0] if rows else self._past.number(after)
+        if number is None:
+            raise RequestError(f"no segment {after} to list after", after=after)
+        return number
 
     def delete(self, id_: str) -> bool:
         """See `SegmentCatalog.delete`."""
@@ -180,17 +186,18 @@ class SqliteCatalog:
     def _delete(self, ids: Iterable[str], condition: str) -> set[str]:
         now_s = self._now_s()
         with self._file.writing() as connection:
-            gone = {
-                id_
-                for id_ in ids
-                if connection.execute(
-                    f"DELETE FROM segments WHERE {condition} AND id = ?",
-                    (self._namespace, now_s, id_),
-                ).rowcount
-            }
+            gone: dict[str, int] = {}
+            for id_ in ids:
+                named = (self._namespace, now_s, id_)
+                where = f"FROM segments WHERE {condition} AND id = ?"
+                for (number,) in connection.execute(f"SELECT number {where}", named).fetchall():
+                    connection.execute(f"DELETE {where}", named)
+                    gone[id_] = number
+            for id_, number in gone.items():
+                self._past.note(id_, number)
         if gone:
             self._file.forget_log()
-        return gone
+        return set(gone)
 
     def set_pin(
         self, id_: str, *, is_pinned: bool, expires_at: int | None = None

@@ -122,8 +122,8 @@ class PromptMaker:
             return request.chat_template_kwargs
         if not self._takes_effort:
             raise UnsupportedOption(
-                "the chat template of this model knows no reasoning_effort; what it knows is set by "
-                "chat_template_kwargs",
+                "the chat template of this model knows no reasoning_effort; what it knows is set "
+                "by chat_template_kwargs",
                 param="reasoning_effort",
             )
         return {"reasoning_effort": request.reasoning_effort, **request.chat_template_kwargs}

@@ -124,7 +124,11 @@ def completion_logprobs(
     token_ids = [one.token_id for one in logprobs]
     values: list[float | None] = [one.logprob for one in logprobs]
     best: list[dict[str, float] | None] = [
-        {tokenizer.token_text(token_id): logprob for token_id, logprob in one.top[:num_top]}
+        {
+            tokenizer.token_text(token_id): logprob
+            # the token itself too, as OpenAI has it: up to one more than was asked for
+            for token_id, logprob in (*one.top[:num_top], (one.token_id, one.logprob))
+        }
         for one in logprobs
     ]
     if first_token_id is not None:
@@ -141,7 +145,10 @@ def completion_logprobs(
 def prompt_logprobs(
     logprobs: Sequence[TokenLogprobs], tokenizer: PromptTokenizer
 ) -> PromptLogprobs:
-    """Log-probabilities of a prompt's tokens, by vLLM's field; nothing of the first."""
+    """Log-probabilities of a prompt's tokens, by vLLM's field; nothing of the first.
+
+    The rank of a token that is not among the alternatives is not known.
+    """
     return [None, *(_alternatives(one, tokenizer) for one in logprobs)]
 
 

@@ -65,6 +65,7 @@ _NOT_OFFERED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "exponential_decay_length_penalty": (),
         "forced_eos_token_id": (),
         "stop_strings": ([], ""),
+        "max_length": (20,),  # of prompt and reply together; transformers' own default
     }
 )
 
@@ -81,7 +82,7 @@ def sampling_defaults(folder: Path) -> SamplingParams:
         ModelFileError: the file is there, and can not be read or holds numbers that mean nothing.
     """
     path = folder / FILE_NAME
-    fields = read_json(path) if path.is_file() else {}
+    fields = _fields_of(folder)
     wants = fields.get("do_sample")
     if wants is None:
         wants = fields.get("temperature") is not None
@@ -96,8 +97,32 @@ def sampling_defaults(folder: Path) -> SamplingParams:
         raise ModelFileError(
             f"{path}: min_new_tokens must be at most {params.max_tokens}, got {params.min_tokens}"
         )
-    _tell_ignored(path, fields)
+    ignored = ignored_wishes(folder)
+    if ignored:
+        logger.warning("%s asks for %s, which are not applied", path, ", ".join(ignored))
     return params
+
+
+def ignored_wishes(folder: Path) -> list[str]:
+    """Names of fields of the file that ask for something that is not done.
+
+    Raises:
+        ModelFileError: the file is there and can not be read.
+    """
+    fields = _fields_of(folder)
+    ignored = [
+        name
+        for name, neutral in _NOT_OFFERED.items()
+        if fields.get(name) is not None and fields[name] not in neutral
+    ]
+    if fields.get("max_new_tokens") is not None and "max_length" in ignored:
+        ignored.remove("max_length")  # the newer name goes first, in transformers too
+    return ignored
+
+
+def _fields_of(folder: Path) -> Mapping[str, Any]:
+    path = folder / FILE_NAME
+    return read_json(path) if path.is_file() else {}
 
 
 def _number(path: Path, name: str, value: Any, wish: _Wish) -> float:
@@ -108,13 +133,3 @@ def _number(path: Path, name: str, value: Any, wish: _Wish) -> float:
     if wish.whole and value != int(value):
         raise ModelFileError(f"{path}: {name} must be a whole number, got {value!r}")
     return int(value) if wish.whole else float(value)
-
-
-def _tell_ignored(path: Path, fields: Mapping[str, Any]) -> None:
-    ignored = [
-        name
-        for name, neutral in _NOT_OFFERED.items()
-        if fields.get(name) is not None and fields[name] not in neutral
-    ]
-    if ignored:
-        logger.warning("%s asks for %s, which are not applied", path, ", ".join(ignored))

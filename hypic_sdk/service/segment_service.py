@@ -29,6 +29,7 @@ from hypic_sdk.wire.segments import (
     DeletedSegment,
     DeletedSegments,
     NewSegmentItem,
+    Pin,
     RegisterFailure,
     RegisterReply,
     RegisterRequest,
@@ -120,7 +121,11 @@ class SegmentService:
         self, item: NewSegmentItem, request: RegisterRequest
     ) -> tuple[RegisteredSegment, bool]:
         new = _said_of(item.text, item)
-        return self._catalog.register(new, replace_external=request.replace_external)
+        segment, created = self._catalog.register(new, replace_external=request.replace_external)
+        if item.pin is not None:
+            self._pin([segment], item.pin)
+            segment = self._catalog.get(segment.id) or segment
+        return segment, created
 
     def _tell_priorities(
         self, request: RegisterRequest, made: Sequence[tuple[RegisteredSegment, bool]]
@@ -143,12 +148,14 @@ class SegmentService:
             raise _unknown(id_)
         if change.retention is not None:
             self.keeper.tell_priorities([segment])
-        if change.pin is not None:
-            if change.pin is False:
-                self.keeper.unpin([segment])
-            else:
-                self.keeper.pin([segment], _seconds(change.pin.ttl))
+        self._pin([segment], change.pin)
         return self._object(self._catalog.get(id_) or segment)
+
+    def _pin(self, segments: Sequence[RegisteredSegment], pin: Pin | None) -> None:
+        if pin is False:
+            self.keeper.unpin(segments)
+        elif pin is not None:
+            self.keeper.pin(segments, None if pin is True else _seconds(pin.ttl))
 
     def retrieve(self, id_: str) -> SegmentObject:
         """One registered segment.  Raises SegmentNotFound."""
@@ -253,8 +260,7 @@ class SegmentService:
         background = False
         if isinstance(request, WarmCreate):
             background = request.priority == "background"
-            if request.pin is not None:
-                self.keeper.pin(segments, _seconds(request.pin.ttl))
+            self._pin(segments, request.pin)
         parts = tuple(self.keeper.part(segment) for segment in segments)
         message = WarmRequest(new_id("warm"), parts, self._namespace, background)
         return WarmJob(message, self._worker, created_at=int(self._now_s()))

@@ -70,6 +70,7 @@ class Service:
         self.model_name = model_name
         self.facts = facts or ModelFacts()
         self._sampling = sampling or SamplingParams()
+        tokenizer = tokenizer.bounded(self.facts.max_context_tokens)
         self.created_at = int(now_s())
         self._tokenizer = tokenizer
         self.has_template = template is not None

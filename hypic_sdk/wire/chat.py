@@ -55,8 +55,8 @@ class ChatRequest(SamplingFields):
     """`POST /v1/chat/completions`: unknown fields are ignored, misspelt ones in `hypic` are not.
 
     `documents_numbering`: "brackets" writes [1], [2] ... before the documents.  The numbers are not
-    part of the segments, so another order costs no hit.  `reasoning_effort` is a variable of the chat
-    template; one that does not read it refuses it.
+    part of the segments, so another order costs no hit.  `reasoning_effort` is a variable of the
+    chat template; one that does not read it refuses it.
     """
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=limits.MAX_MESSAGES)

@@ -56,8 +56,9 @@ class SamplingFields(WireModel):
 
     Left out, `temperature`, `top_k` and `top_p` are those of the model's generation_config.json; a
     model that names none answers with the likeliest token each time (`temperature` 0).
-    `max_tokens` is 256 unless that file says otherwise; `max_tokens` 0 prepares everything and answers nothing.  `n` replies come
-    from one prepared prompt.  `prompt_logprobs` computes the whole prompt, as `hypic.mode` "off".
+    `max_tokens` is 256 unless that file says otherwise; with 0 everything is prepared and nothing
+    answered.  `n` replies come from one prepared prompt.  `prompt_logprobs` computes the whole
+    prompt, as `hypic.mode` "off".
     """
 
     model: Name | None = None

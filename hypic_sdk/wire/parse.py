@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -43,20 +45,26 @@ def parse(model: type[Model], values: object) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise _request_error(error) from None
+        raise _request_error(error, tuple(model.model_fields)) from None
 
 
-def _request_error(error: ValidationError) -> RequestError:
+def _request_error(error: ValidationError, names: Sequence[str]) -> RequestError:
     found = max(error.errors(), key=_how_telling)
     place = _fields(found["loc"])
-    param = ".".join(place)
+    said = str(found["msg"]).removeprefix("Value error, ")
+    # a rule over several fields stands at no place: the first field that it names is blamed
+    param = ".".join(place) or _first_named(names, said)
     details: dict[str, Any] = {"param": param, "num_errors": error.error_count()}
     details.update(_limits(found.get("ctx") or {}))
-    said = str(found["msg"]).removeprefix("Value error, ")
-    message = f"{param}: {said}" if param else said
+    message = f"{'.'.join(place)}: {said}" if place else said
     if place[:1] == ["hypic"] and found["type"] in ("literal_error", "extra_forbidden"):
         return UnsupportedOption(message, **details)
     return RequestError(message, **details)
+
+
+def _first_named(names: Sequence[str], said: str) -> str:
+    """The field that a text names first; empty: none."""
+    return next((word for word in re.findall(r"\w+", said) if word in names), "")
 
 
 def _how_telling(one: ErrorDetails) -> tuple[int, bool]:

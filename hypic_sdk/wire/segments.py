@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, FiniteFloat, RootModel, Strict, model_validator
 
 from hypic_sdk.wire import limits
-from hypic_sdk.wire.parse import ReplyModel, WireModel
+from hypic_sdk.wire.parse import ReplyModel, StrictModel, WireModel
 from hypic_sdk.wire.parts import FullText, Name, SegmentIdText, has_utf8
 
 MetadataValue = (
@@ -52,10 +52,15 @@ class PinTerm(WireModel):
     ttl: Duration | None = None
 
 
+Pin = PinTerm | Annotated[bool, Strict()]
+"""`true` is a pin without an end, as `{}` is; `false` unpins."""
+
+
 class NewSegmentItem(WireModel):
     """One text to register.
 
     `ttl`: how long from now; then its text, its entry and every chain that contains it go.
+    `pin`: one that does not fit is told as a failure, its text is registered all the same.
     """
 
     text: FullText
@@ -64,6 +69,7 @@ class NewSegmentItem(WireModel):
     metadata: Metadata | None = None
     ttl: Duration | Literal["never"] | None = None
     retention: Retention | None = None
+    pin: Pin | None = None
 
 
 class RegisterRequest(WireModel):
@@ -88,7 +94,7 @@ class WarmCreate(SegmentIds):
     """
 
     priority: Literal["background", "normal"] = "normal"
-    pin: PinTerm | None = None
+    pin: Pin | None = None
 
 
 class SegmentQuery(WireModel):
@@ -145,15 +151,15 @@ class SegmentList(ReplyModel):
     last_id: str | None
 
 
-class SegmentUpdate(WireModel):
-    """`PATCH /v1/segments/{id}`: what is left out stays as it is; `pin: false` unpins."""
+class SegmentUpdate(StrictModel):
+    """`PATCH /v1/segments/{id}`: what is left out stays as it is; a text can not be changed."""
 
     external_id: Name | None = None
     title: Name | None = None
     metadata: Metadata | None = None
     ttl: Duration | Literal["never"] | None = None
     retention: Retention | None = None
-    pin: PinTerm | Literal[False] | None = None
+    pin: Pin | None = None
     replace_external: bool = False
 
 

@@ -18,6 +18,7 @@ from hypic_sdk.demo import reader_path
 from hypic_sdk.doctor.examine import examine
 from hypic_sdk.engine.opening import load_engine
 from hypic_sdk.errors import ConfigError, HypicError, ModelFileError
+from hypic_sdk.offline import LocalHypic
 
 
 def run(*words: str) -> str:
@@ -65,7 +66,46 @@ def test_json_holds_the_same_numbers() -> None:
     assert told["memory"]["weights_bytes"] == 4 * 17_256_520
     assert [law["holds"] for law in told["laws"]] == [True] * 4
     assert told["template"]["segments_in"] == ["system", "user", "tool"]
+    assert told["sampling"]["max_tokens"] == 64
     assert told["notes"] == []
+
+
+WISHES = {"do_sample": True, "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1}
+
+
+def test_what_a_caller_gets_who_says_nothing(folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({**WISHES, "max_length": 99}))
+    told = json.loads(run("--model", str(folder), "--json"))
+    assert told["sampling"] == {
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "max_tokens": 256,
+        "min_tokens": 0,
+    }
+    assert told["notes"] == ["generation_config.json asks for max_length, which is not done"]
+    output = run("--model", str(folder))
+    assert "temperature 0.6, top_k 20, repetition_penalty 1.1, max_tokens 256" in output
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    ["[", "3", '{"do_sample": 3}', '{"do_sample": true, "top_p": 7}', '{"max_new_tokens": 0}',
+     '{"min_new_tokens": 300}', '{"repetition_penalty": "much"}'],
+)  # fmt: skip
+def test_wishes_that_loading_refuses_are_refused_here_for_the_same_reason(
+    folder: Path, wishes: str
+) -> None:
+    (folder / "generation_config.json").write_text(wishes)
+    with pytest.raises(ModelFileError) as loading:
+        LocalHypic(folder, config=EngineConfig(device="cpu"))
+    with pytest.raises(ModelFileError) as examining:
+        examine(folder, EngineConfig(device="cpu"))
+    assert examining.value.message == loading.value.message
 
 
 @pytest.mark.parametrize(

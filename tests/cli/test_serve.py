@@ -7,8 +7,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 from hypic_sdk import Hypic
 from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
+from hypic_sdk.errors import HypicError
 
 
 @contextmanager
@@ -68,6 +71,39 @@ def test_what_keeps_it_from_starting_is_a_sentence(
     assert ended.returncode == status
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "hypic_sdk.cli", "serve", "--port", port]
+        environment = {**os.environ, "HYPIC_CACHE_DIR": str(tmp_path), "COLUMNS": "200"}
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env=environment
+        )
+    assert ended.returncode == 2
+    assert port in ended.stderr
+    assert "in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_what_is_in_flight(number: int, tmp_path: Path) -> None:
+    with server(cache=tmp_path) as (process, url), Hypic(url) as client:
+        with client.completions.stream(
+            prompt="On the Ash", max_tokens=4000, min_tokens=4000, ignore_eos=True
+        ) as stream:
+            chunks = iter(stream)
+            next(chunks)
+            process.send_signal(number)
+            time.sleep(0.5)
+            assert process.poll() is None
+            started_s = time.monotonic()
+            process.send_signal(number)
+            with pytest.raises(HypicError):
+                list(chunks)
+        assert process.wait(15) == 0
+        assert time.monotonic() - started_s < 10
 
 
 def test_a_tokenizer_of_another_model_is_refused_here_too(tmp_path: Path) -> None:

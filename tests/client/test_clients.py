@@ -12,6 +12,7 @@ import pytest
 
 from hypic_sdk import AsyncHypic, Hypic
 from hypic_sdk.errors import (
+    ConfigError,
     ConnectionFailed,
     DeadlineExceeded,
     JobNotFound,
@@ -97,6 +98,28 @@ class TestSegments:
         assert [s.deleted for s in client.segments.delete_many(metadata={"page": 1})] == [True]
         with pytest.raises(RequestError, match="one of"):
             client.segments.delete_many()
+
+    def test_a_list_goes_on_by_itself(self, client, url):
+        made = [one.id for one in client.segments.create_many(f"town {n}" for n in range(7))]
+        seen = []
+        for segment in client.segments.list(limit=2):
+            seen.append(segment.id)
+            client.segments.delete(segment)  # what was seen may go
+        assert seen == made
+        client.segments.create_many(f"town {n}" for n in range(5))
+
+        async def all_of_them() -> tuple[list[str], list[str]]:
+            async with AsyncHypic(url) as other:
+                at_once = [one.id async for one in other.segments.list(limit=2)]
+                page = await other.segments.list(limit=2)
+                assert (len(page.data), page.has_more) == (2, True)
+                return at_once, [one.id async for one in page]
+
+        at_once, by_page = asyncio.run(all_of_them())
+        assert at_once == by_page == made[:5]
+        page = client.segments.list(limit=4, after=made[0])
+        assert (page.has_more, page.last_id, page.next_page()) == (False, made[4], None)
+        assert list(client.segments.list(after=made[4])) == []
 
     def test_create_many_in_order_and_in_any_number(self, client):
         texts = [f"town {number}" for number in range(600)]
@@ -249,6 +272,15 @@ class TestTrouble:
         until(lambda: worker.cancelled)
         with pytest.raises(RequestTimeout):
             client.chat.completions.create(messages=ASK, stream=True, timeout_s=0.1)
+
+    @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), "5", True])
+    def test_a_time_that_is_none_is_refused(self, client, url, timeout_s):
+        with pytest.raises(ConfigError, match="timeout_s"):
+            client.with_options(timeout_s=timeout_s)
+        with pytest.raises(ConfigError, match="timeout_s"):
+            Hypic(url, timeout_s=timeout_s)
+        with pytest.raises(ConfigError, match="timeout_s"):
+            client.chat.completions.create(messages=ASK, timeout_s=timeout_s)
 
     def test_options_for_one_call(self, client, worker):
         """The same connections and loop, other limits; the client itself keeps its own."""

@@ -146,6 +146,7 @@ def test_what_does_not_fit_is_named(
         ({"fmt": "e5m2"}, "fmt"),
         ({"scale_fmt": "ue8m0"}, "scale_fmt"),
         ({"bits": 4}, "bits"),
+        ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
     ],
     ids=str,
 )
@@ -158,3 +159,20 @@ def test_other_ways_to_store_weights_are_refused_by_name(
     with pytest.raises(ModelFileError) as caught:
         load(folder)
     assert caught.value.details["fields"] == [f"quantization_config.{named}"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"ignored_layers": []}, {"ignored_layers": ["lm_head"]}, {"kv_cache_scheme": None}],
+    ids=str,
+)
+def test_other_names_for_what_is_there_change_nothing(
+    changes: dict[str, Any], folder: Path
+) -> None:
+    """Which modules are stored in 8 bits is read from the files, under whatever name it is told."""
+    want = load(folder)
+    fields = json.loads((folder / "config.json").read_text())
+    fields["quantization_config"] = {**FIELDS, **changes}
+    (folder / "config.json").write_text(json.dumps(fields))
+    got = load(folder)
+    assert all(torch.equal(got[name], want[name]) for name in want)

@@ -153,6 +153,11 @@ def test_a_missing_field_means_the_same_as_there(name: str) -> None:
         {"partial_rotary_factor": 0.5, "rope_parameters": {"rope_theta": 5e5}},
         {"rope_parameters": {}},
         {"rope_parameters": None, "rope_theta": 5e5},
+        {"rope_scaling": {"rope_type": "default"}},
+        {"rope_scaling": {"rope_type": "default"}, "rope_theta": 5e5},
+        {"rope_scaling": {"rope_type": "default", "rope_theta": 5e5}, "rope_theta": 3e5},
+        {"rope_scaling": {"type": "default"}, "partial_rotary_factor": 0.5},
+        {"rope_scaling": {}, "rope_parameters": {"rope_theta": 5e5}},
     ],
     ids=str,
 )
@@ -172,7 +177,9 @@ def test_released_config_is_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope_scaling.rope_type"),
+        ({"rope_scaling": {"type": "mrope"}, "rope_parameters": {}}, "rope_scaling.type"),
+        ({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {}}, "rope_parameters"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, "rope_parameters.rope_type"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters.rope_type"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_parameters.factor"),
@@ -213,6 +220,37 @@ def test_what_changes_the_mathematics_is_refused_by_name(
     with pytest.raises(ModelFileError) as caught:
         Config.from_hf(nested)
     assert f"text_config.{named}" in caught.value.details["fields"]
+
+
+NEUTRAL_OUTSIDE = {
+    "unsloth_version": "2026.1",
+    "unsloth_fixed": True,
+    "mtp_num_hidden_layers": 1,
+    "ignore_index": -100,
+    "hidden_size": RELEASED["text_config"]["hidden_size"],
+    "num_hidden_layers": 64,
+    "vocab_size": 248320,
+}
+
+
+@pytest.mark.parametrize("name", NEUTRAL_OUTSIDE)
+def test_what_is_neutral_inside_or_says_it_again_is_neutral_outside(name: str) -> None:
+    want = Config.from_hf(RELEASED)
+    assert Config.from_hf({**RELEASED, name: NEUTRAL_OUTSIDE[name]}) == want
+
+
+def test_a_size_left_out_inside_is_its_default_and_may_be_said_outside() -> None:
+    fields = {"model_type": "qwen3_5", "text_config": {}}
+    assert Config.from_hf({**fields, "hidden_size": 4096}) == Config.from_hf(fields)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden_size": 4096}, {"vocab_size": 248320.0}, {"num_hidden_layers": "64"}]
+)
+def test_a_size_that_says_something_else_outside_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        Config.from_hf({**RELEASED, **changes})
+    assert caught.value.details["fields"] == list(changes)
 
 
 def test_all_problems_are_named_at_once() -> None:

@@ -138,9 +138,7 @@ def test_law_3_with_fp16_transitions_the_error_is_bounded(name, seed):
     """5e-4 |T| |S_before| / |S| for one gap (fp16 keeps 11 bits); |T| is at most 1 here."""
     prompt = prompt_of(tokens(seed + 1, 30), inner(tokens(seed, 40)), (5,))
     head = 4
-    engine = qwen_engine(
-        name, torch.float64, seam=SeamRule(head, 0), transition_dtype="float16"
-    )
+    engine = qwen_engine(name, torch.float64, seam=SeamRule(head, 0), transition_dtype="float16")
     composed = final_state(engine, prompt)
     model, plain = model_of(name, torch.float64), PlainContext()
     plain.extend(model, prompt.token_ids[: 30 + head])

@@ -185,7 +185,7 @@ def test_released_configs_are_read() -> None:
         ({"norm_topk_prob": 1}, "norm_topk_prob"),
         ({"routed_scaling_factor": 2.5}, "routed_scaling_factor"),
         ({"n_group": 4}, "n_group"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type"),
         ({"architectures": ["Qwen3_5ForCausalLM"]}, "architectures"),
     ],
     ids=str,

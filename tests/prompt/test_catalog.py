@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Thread
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hypic_sdk.errors import ExternalIdConflict, QuotaExceeded, RequestError
-from hypic_sdk.prompt.catalog import CatalogLimits, NewSegment
+from hypic_sdk.prompt.catalog import CatalogLimits, NewSegment, PastPlaces, SegmentCatalog
 from hypic_sdk.prompt.memory_catalog import MemoryCatalog
 from hypic_sdk.prompt.segment import segment_id
 from tests.prompt import tiny
@@ -143,6 +143,23 @@ class TestLimits:
             catalog(encode=lambda text: ()).register(NewSegment("a"))
 
 
+def check_paging(segments: SegmentCatalog, plan: Sequence[tuple[int, bool]]) -> None:
+    """Page by two; between pages delete what the plan names, or the last that was seen."""
+    ids = [segments.register(NewSegment(f"text {n}"))[0].id for n in range(12)]
+    steps, seen, deleted, after = iter(plan), [], set(), None
+    while True:
+        page = segments.page(after=after, limit=2)
+        seen += [segment.id for segment in page.segments]
+        if not page.has_more:
+            break
+        after = page.segments[-1].id
+        for number, is_last in [step for step, _ in zip(steps, range(2), strict=False)]:
+            victim = after if is_last else ids[number]
+            deleted |= segments.delete_many([victim])
+    assert len(set(seen)) == len(seen)
+    assert [id_ for id_ in seen if id_ not in deleted] == [i for i in ids if i not in deleted]
+
+
 class TestPages:
     def test_pages_cover_all_in_order_of_registration(self):
         segments = catalog()
@@ -160,6 +177,16 @@ class TestPages:
     def test_an_empty_catalog_has_an_empty_page(self):
         page = catalog().page()
         assert (page.segments, page.has_more) == ((), False)
+
+    @given(plan=st.lists(st.tuples(st.integers(0, 11), st.booleans()), max_size=30))
+    def test_whatever_is_deleted_meanwhile_every_other_is_seen_once(self, plan):
+        check_paging(catalog(), plan)
+
+    def test_the_places_that_are_remembered_are_bounded(self):
+        past = PastPlaces(limit=2)
+        for number, id_ in enumerate("abc"):
+            past.note(id_, number)
+        assert [past.number(id_) for id_ in "abc"] == [None, 1, 2]
 
     def test_after_an_unknown_id_is_an_error(self):
         with pytest.raises(RequestError):

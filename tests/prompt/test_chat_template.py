@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -359,6 +360,26 @@ def test_trimming_slicing_and_searching_change_no_text(source, content):
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{{ i }} {% endfor %}{% endfor %}"
 
 
+# each would run for hours
+SILENT = [
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) if (range(99999) | select('odd') | list) == 0 %}{% endfor %}",
+    "{% for i in range(99999) if (range(99999) | list) == 0 %}{% endfor %}",
+    "{% for i in [9] * 9 recursive %}"
+    "{% if loop.depth < 60 %}{{- loop([i] * 9) }}{% endif %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% macro f() %}{{ caller() }}{% endmacro %}"
+    + "{% for i in range(9999) %}" * 3 + "{% call f() %}{% endcall %}" + "{% endfor %}" * 3,
+    "{% set x = ([range(99999)] * 99999) | map('list') | map('length') | list %}",
+]  # fmt: skip
+
+
+def limited(source: str, limits: TemplateLimits) -> ChatTemplate:
+    return ChatTemplate(
+        source, special_tokens={}, makes_added_token=lambda text: False, limits=limits
+    )
+
+
 class TestFailures:
     def test_a_text_that_is_not_shown_names_its_message(self):
         template = tiny.chat_template("{% for m in messages %}{% if m.role == 'user' %}"
@@ -434,24 +455,32 @@ class TestFailures:
             tiny.chat_template(source + "{{ messages[0].content }}").render([message("user", "Q")])
 
     def test_output_without_end_is_cut(self):
-        template = ChatTemplate(
-            ENDLESS,
-            special_tokens={},
-            makes_added_token=lambda text: False,
-            limits=TemplateLimits(output_chars=10_000),
-        )
-        with pytest.raises(ModelFileError, match="did not end"):
-            template.render([message("user", "Q")])
+        with pytest.raises(ModelFileError, match="writes without end"):
+            limited(ENDLESS, TemplateLimits(output_chars=10_000))
 
     def test_so_is_output_that_takes_too_long(self):
-        template = ChatTemplate(
-            ENDLESS,
-            special_tokens={},
-            makes_added_token=lambda text: False,
-            limits=TemplateLimits(time_s=0.05, output_chars=1 << 40),
-        )
+        slow = "{% for i in range(9999) %}{{ range(99999) | list | length }}{% endfor %}"
+        started_s = time.monotonic()
         with pytest.raises(ModelFileError, match="did not end"):
-            template.render([message("user", "Q")])
+            limited(slow, TemplateLimits(time_s=0.05))
+        assert time.monotonic() - started_s < 5.0
+
+    @pytest.mark.parametrize("source", SILENT)
+    def test_work_that_writes_nothing_is_cut(self, source):
+        """At once where a template is opened; where a real prompt sets it off, within the limit."""
+        started_s = time.monotonic()
+        with pytest.raises(ModelFileError, match="did not end"):
+            tiny.chat_template(source)
+        late = "{% if messages | length > 1 %}" + source + "{% endif %}{{ messages[0].content }}"
+        template = limited(late, TemplateLimits(steps=100_000, time_s=1.0))
+        with pytest.raises(ModelFileError, match="did not end"):
+            template.render([message("user", "Q")] * 2)
+        assert joined(template.render([message("user", "Q")])) == "Q"
+        assert time.monotonic() - started_s < 10.0
+
+    def test_a_template_of_many_messages_is_not_cut(self):
+        many = [message("user", f"Question {number}") for number in range(4096)]
+        assert joined(TEMPLATES["reasoning"].render(many)).count("Question") == 4096
 
 
 class TestConventions:

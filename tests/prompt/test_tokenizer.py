@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypic_sdk.errors import ModelFileError, RequestError
+from hypic_sdk.demo import reader_path
+from hypic_sdk.errors import ModelFileError, PromptTooLong, RequestError
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from tests.prompt import tiny
 
@@ -209,3 +210,30 @@ def test_merges_that_would_make_an_added_token_are_gone(data):
     around = data.draw(st.tuples(tiny.texts, tiny.texts))
     ids = tokenizer.encode_text(around[0] + "<s>" + around[1])
     assert added_ids("sentence_piece").isdisjoint(ids)
+
+
+def test_a_panic_of_the_library_is_a_request_error():
+    """Its exception is no `Exception`; nothing of it may come through."""
+    reader = PromptTokenizer.from_folder(reader_path())
+    with pytest.raises(RequestError, match="fails on a text of 10000000 characters"):
+        reader.encode_text(" " * 10_000_000)
+    assert reader.encode_text("and goes on")
+
+
+@every_tokenizer
+@given(text=tiny.texts)
+def test_the_bound_by_characters_never_refuses_what_fits(name, text):
+    tokenizer = tiny.tokenizer(name)
+    num_tokens = len(tokenizer.encode_text(text))
+    tokenizer.bounded(num_tokens).check_length(len(text))
+
+
+@pytest.mark.parametrize("letter", [" ", "\n", "a"])
+def test_the_bound_of_the_demo_model(letter):
+    reader = PromptTokenizer.from_folder(reader_path()).bounded(1024)
+    with pytest.raises(PromptTooLong) as raised:
+        reader.encode_text(letter * 10_000_000)
+    assert raised.value.details["limit_tokens"] == 1024
+    with pytest.raises(PromptTooLong):
+        reader.encode_segment("word " * 1025)
+    assert len(reader.encode_text("word " * 1025)) > 1024  # whoever counts may be told

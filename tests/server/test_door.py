@@ -13,6 +13,7 @@ from hypic_sdk.server.app import create_app
 from hypic_sdk.server.quota import Quota
 from hypic_sdk.server.settings import MIB, ServerSettings
 from hypic_sdk.server.tenants import Tenants
+from hypic_sdk.version import __version__
 from tests.prompt import tiny
 from tests.server.pushing_worker import PushingWorker
 from tests.server.served import call, serve, serve_fake
@@ -39,6 +40,29 @@ def url(worker: PushingWorker) -> Iterator[str]:
 def keyed(worker: PushingWorker) -> Iterator[str]:
     with serve_fake(worker, tenants=Tenants(KEYS)) as url:
         yield url
+
+
+@pytest.mark.parametrize("name", ["X-Request-Id", "X-Client-Request-Id"])
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [("trace-7/a", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("\u00e9", False)],
+)
+def test_a_caller_s_own_id_comes_back_beside_ours(url, name, given, is_told):
+    headers = {name: given.encode("latin-1").decode("latin-1")}
+    for path, body in ((CHAT, ASK), ("/v1/nothing", {})):
+        answer = call(url, "POST", path, body, headers=headers)
+        assert answer.headers["x-request-id"].startswith("req_")
+        assert answer.headers.get("x-client-request-id") == (given if is_told else None)
+
+
+def test_health_and_version_need_no_key(keyed, worker):
+    assert call(keyed, "GET", "/version").json == {"version": __version__}
+    assert call(keyed, "GET", "/health").json == call(keyed, "GET", "/health/ready").json
+    worker.ready = False
+    try:
+        assert call(keyed, "GET", "/health").status == 503
+    finally:
+        worker.ready = True
 
 
 class TestWithoutKeys:
@@ -198,7 +222,8 @@ class TestErrors:
         assert (error["code"], error["message"]) == (error_class.code, "what happened")
         assert error["details"] == {"num_bytes": 9}
         assert error["request_id"] == answer.headers["x-request-id"]
-        assert ("retry-after" in answer.headers) == (answer.status in (429, 503))
+        told_when = answer.status in (429, 503) or error_class.code == "worker_lost"
+        assert ("retry-after" in answer.headers) == told_when
         assert answer.headers["x-should-retry"] == str(error_class.retryable).lower()
 
     def test_an_unknown_path_and_method(self, url):

@@ -83,6 +83,26 @@ class TestSegments:
         answer = call(url, "PATCH", f"/v1/segments/{id_}", {"external_id": "doc"})
         assert (answer.json["title"], answer.json["external_id"]) == ("T", "doc")
         assert call(url, "PATCH", f"/v1/segments/{UNKNOWN}", {"title": "T"}).status == 404
+        for name in ("text", "tokens", "metdata"):
+            answer = call(url, "PATCH", f"/v1/segments/{id_}", {name: "B town"})
+            assert (answer.status, answer.error["param"]) == (400, name)
+
+    def test_a_rule_over_several_fields_names_one(self, url):
+        for body in ({}, {"segment_ids": [UNKNOWN], "external_ids": ["a"]}):
+            answer = call(url, "POST", "/v1/segments/delete", body)
+            assert (answer.status, answer.error["param"]) == (400, "segment_ids")
+
+    def test_a_pin_without_an_end_can_be_said_in_two_ways(self, url):
+        [id_] = register(url, "A town")
+        for pin, is_pinned in ((True, True), (False, False), ({}, True), (False, False)):
+            answer = call(url, "PATCH", f"/v1/segments/{id_}", {"pin": pin})
+            assert (answer.status, answer.json["pinned"]) == (200, is_pinned)
+        for number, pin in enumerate((True, {}, {"ttl": "1h"})):
+            item = {"text": f"town {number}", "pin": pin}
+            [made] = call(url, "POST", "/v1/segments", {"segments": [item]}).json["data"]
+            assert made["pinned"]
+            assert (made["pin_expires_at"] is not None) == (number == 2)
+        assert call(url, "PATCH", f"/v1/segments/{id_}", {"pin": 1}).status == 400
 
     def test_deleting_one_and_several(self, url, worker):
         first, second, third = register(url, "A town", "B town", "C town", warm="wait")

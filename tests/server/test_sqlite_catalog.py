@@ -27,6 +27,7 @@ from hypic_sdk.server.segment_file import VERSION, SegmentFile
 from hypic_sdk.server.services import ServiceFactory
 from hypic_sdk.server.sqlite_catalog import SqliteCatalog
 from tests.prompt import tiny
+from tests.prompt.test_catalog import check_paging
 from tests.server.pushing_worker import PushingWorker
 from tests.server.served import serve
 from tests.source_tree import REPOSITORY
@@ -118,6 +119,26 @@ def test_it_does_what_the_one_in_memory_does(plan):
                 continue
             assert outcome(lambda: do(catalog, call)) == outcome(lambda: do(memory, call))  # noqa: B023
         assert catalog.page(limit=99) == memory.page(limit=99)
+
+
+@settings(max_examples=20)
+@given(plan=st.lists(st.tuples(st.integers(0, 11), st.booleans()), max_size=30))
+def test_whatever_is_deleted_meanwhile_every_other_is_seen_once(plan):
+    with TemporaryDirectory() as folder, SegmentFile(Path(folder) / "segments") as file:
+        check_paging(SqliteCatalog(file, "ours", tiny.tokenizer()), plan)
+
+
+def test_a_page_goes_on_behind_one_whose_time_is_over_and_that_is_forgotten(tmp_path):
+    clock = Clock()
+    with SegmentFile(tmp_path / "segments") as file:
+        tokenizer = tiny.tokenizer()
+        memory = MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint, now_s=clock)
+        for catalog in (SqliteCatalog(file, "ours", tokenizer, now_s=clock), memory):
+            ids = [catalog.register(NewSegment(text, ttl_s=9))[0].id for text in "ab"]
+            ids += [catalog.register(NewSegment(text))[0].id for text in "cd"]
+            clock.now_s += 10
+            assert catalog.forget_expired(ids[:2]) == 2
+            assert [one.id for one in catalog.page(after=ids[0]).segments] == ids[2:]
 
 
 # what the first version of this program wrote, as `iterdump` tells it
@@ -219,6 +240,7 @@ from hypic_sdk.server.services import ServiceFactory
 from hypic_sdk.server.segment_file import SegmentFile
 from hypic_sdk.server.sqlite_catalog import SqliteCatalog
 from tests.prompt import tiny
+from tests.prompt.test_catalog import check_paging
 from tests.server.pushing_worker import PushingWorker
 from tests.server.served import serve
 catalog = SqliteCatalog(SegmentFile(Path({str(path)!r})), "ours", tiny.tokenizer())

@@ -79,9 +79,7 @@ def test_a_reply_is_the_same_however_many_tokens_an_event_has(
     text, stops, min_tokens, sizes, has_logprobs
 ):
     """And however many were drawn behind a stop string: the last event comes after all of them."""
-    alone, together = (
-        ReplyAssembler(TOKENIZER, stops, min_tokens=min_tokens) for _ in range(2)
-    )
+    alone, together = (ReplyAssembler(TOKENIZER, stops, min_tokens=min_tokens) for _ in range(2))
     deltas(alone, events(text))
     ids, start = TOKENIZER.encode_text(text), 0
     for size in [*sizes, len(ids) + 1]:

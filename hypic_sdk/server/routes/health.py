@@ -10,6 +10,7 @@ from aiohttp import web
 from hypic_sdk.errors import HypicError
 from hypic_sdk.server.site import Site, site_of
 from hypic_sdk.server.worker_status import SeveralWorkers
+from hypic_sdk.version import __version__
 
 
 async def live(request: web.Request) -> web.Response:
@@ -35,6 +36,11 @@ async def ready(request: web.Request) -> web.Response:
         return web.json_response(body)
     headers = {"Retry-After": str(site.settings.retry_after_s)}
     return web.json_response(body, status=503, headers=headers)
+
+
+async def version(request: web.Request) -> web.Response:
+    """`GET /version`: of this program."""
+    return web.json_response({"version": __version__})
 
 
 async def metrics(request: web.Request) -> web.Response:
