@@ -170,7 +170,7 @@ class InvalidGrammar(RequestError):
 
 
 class RequestRejected(RequestError):
-    """An engine died twice with this request in its batch, the second time with nothing else."""
+    """Engines died with it in the batch: two, the second with nothing else there, or three."""
 
     code = "request_rejected"
 
@@ -287,7 +287,7 @@ class NumericsError(HypicError):
 
 
 def walk(root: type[HypicError] = HypicError) -> Iterator[type[HypicError]]:
-    """Every error class, the root first; those that an adapter makes of one have no code of theirs."""
+    """Every error class, the root first; what an adapter makes of one has no code of its own."""
     yield root
     for child in root.__subclasses__():
         if "code" in vars(child):

@@ -67,6 +67,9 @@ def _operation(route: Route, refs: Any) -> dict[str, Any]:
     }
     if route.reply is not None:
         replies[str(route.status)] = _json("as asked", refs[route.reply, "serialization"])
+    if route.partly_status is not None:
+        reply = refs[route.reply, "serialization"]
+        replies[str(route.partly_status)] = _json("as asked, with what failed", reply)
     if route.streams:
         content = replies[str(route.status)].setdefault("content", {})
         content["text/event-stream"] = {}  # events, each of its own kind

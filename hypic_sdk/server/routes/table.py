@@ -70,6 +70,7 @@ class Route:
     body: Model | None = None
     reply: Model | None = None
     status: int = 200
+    partly_status: int | None = None  # of the same reply, where a part of the call failed
     streams: bool = False
     query: tuple[QueryField, ...] = ()
 
@@ -111,7 +112,14 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/segments/warm/{id}/cancel", warm.cancel, None, WarmJobObject),
     Route("POST", "/v1/segments/lookup", segments.lookup, SegmentIds, SegmentStates),
     Route("POST", "/v1/segments/delete", segments.delete_many, SegmentSelection, DeletedSegments),
-    Route("POST", "/v1/segments", segments.create, RegisterRequest, RegisterReply),
+    Route(
+        "POST",
+        "/v1/segments",
+        segments.create,
+        RegisterRequest,
+        RegisterReply,
+        partly_status=207,
+    ),
     Route("GET", "/v1/segments", segments.list_, None, SegmentList, query=_LIST_QUERY),
     Route("GET", "/v1/segments/{id}", segments.retrieve, None, SegmentObject),
     Route("PATCH", "/v1/segments/{id}", segments.update, SegmentUpdate, SegmentObject),
