@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "families": {"algebra", "kernels"},
     "layers": {"algebra", "families", "kernels"},
     "models": {"algebra", "families", "kernels", "layers"},
-    "store": {"algebra", "models", "prompt"},
+    "store": {"algebra", "kernels", "models", "prompt"},
     "engine": {
         "algebra",
         "families",

@@ -23,14 +23,14 @@ from hypic_sdk.engine.fetching import EntryFetcher
 from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.engine.plan import Gap, gap_of
 from hypic_sdk.engine.retention import Retention
-from hypic_sdk.engine.runner import Runner, entry_tensors
+from hypic_sdk.engine.runner import Runner
 from hypic_sdk.engine.scheduler import Scheduler
 from hypic_sdk.engine.settings import EngineSettings, resolve_settings
 from hypic_sdk.errors import HypicError, RequestError, TransferFailed, WorkerError
 from hypic_sdk.models.base import CausalLM, ModelSpec
 from hypic_sdk.prompt.segment import PromptPart, token_bytes
 from hypic_sdk.store.entries import Holdings, Need, Removal, SegmentEntry, Usage
-from hypic_sdk.store.entry_bytes import pack_entry
+from hypic_sdk.store.entry_bytes import entry_tensors, pack_entry
 from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.slab import Slabs
 from hypic_sdk.store.store import Store
@@ -40,7 +40,7 @@ from hypic_sdk.transport.messages import EngineRequest, WarmEvent, WarmRequest
 
 logger = logging.getLogger(__name__)
 
-COMPILING_PAUSE_S = 0.002  # between looks at a grammar or an entry that is all that is waited for
+WAITING_PAUSE_S = 0.002  # between looks at a grammar or an entry that is all that is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Engine:
             self._tell_begun(batch)
             self._run(batch)
         elif self._scheduler.is_compiling or self._scheduler.is_fetching:
-            time.sleep(COMPILING_PAUSE_S)
+            time.sleep(WAITING_PAUSE_S)
         events = self._scheduler.take_events()
         ledger = self._scheduler.ledger
         if ledger is not None and (ledger.is_due(self._clock()) or not self.has_work):
@@ -260,7 +260,7 @@ class Engine:
         lease = self._store.admit(Need(entries=(gap.key,)))
         assert lease is not None, "a lease that only pins needs no room"
         with lease:
-            kept = entry_tensors(lease.entries[gap.key], self._store.slabs)
+            kept = entry_tensors(self._store.slabs, lease.entries[gap.key])
             digest = hashlib.sha256()
             for tensor in kept:
                 digest.update(tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import final
 
 import torch
@@ -18,10 +18,9 @@ from hypic_sdk.engine.request import Reply
 from hypic_sdk.engine.run_table import RunTable, TableBuilder
 from hypic_sdk.engine.sampling import sample_replies
 from hypic_sdk.engine.settings import EngineSettings
-from hypic_sdk.kernels.items import NO_SLOT
 from hypic_sdk.kernels.upload import upload
 from hypic_sdk.models.base import CausalLM
-from hypic_sdk.store.entries import SegmentEntry
+from hypic_sdk.store.entry_bytes import entry_tensors
 from hypic_sdk.store.slab import Slabs
 from hypic_sdk.transport.messages import TokenLogprobs
 
@@ -143,7 +142,7 @@ class Runner:
         slabs, row = self._memory.slabs, len(batch.decodes)
         flags = [cold_finite]
         flags += [
-            _all_finite(entry_tensors(step.chunk.entry, slabs))
+            _all_finite(entry_tensors(slabs, step.chunk.entry))
             for step in batch.colds
             if step.is_last
         ]
@@ -168,15 +167,6 @@ def _row(slabs: Slabs, state_slot: int) -> list[torch.Tensor]:
     return [slabs.states[state_slot], slabs.conv_tails[state_slot]]
 
 
-def _all_finite(kept: Sequence[torch.Tensor]) -> torch.Tensor:
+def _all_finite(kept: Iterable[torch.Tensor]) -> torch.Tensor:
     """[1] bool, which nobody has waited for."""
     return torch.stack([tensor.isfinite().all() for tensor in kept]).all(0, keepdim=True)
-
-
-def entry_tensors(entry: SegmentEntry, slabs: Slabs) -> list[torch.Tensor]:
-    """All that an entry keeps, layer by layer within each: its bytes, in one order."""
-    kept = _row(slabs, entry.state_slot)
-    if slabs.transitions is not None and entry.transition_slot != NO_SLOT:
-        kept.append(slabs.transitions[entry.transition_slot])
-    slots = upload(entry.kv_slots, slabs.keys.device)
-    return [*kept, slabs.keys[:, slots], slabs.values[:, slots]]

@@ -112,7 +112,7 @@ class GrowingReply:
         if event.finish_reason is FinishReason.ERROR:
             # it ends all of them; those that had what they wanted end well
             indices = [index for index, reply in enumerate(self.replies) if not reply.is_over]
-            indices.sort(key=lambda index: self.replies[index].wants_cancel)
+            indices.sort(key=lambda index: self.replies[index].wants_finish)
         deltas = []
         try:
             for index in indices:
@@ -137,7 +137,7 @@ class GrowingReply:
 
         Their last events still come.
         """
-        found = {index for index, reply in enumerate(self.replies) if reply.wants_cancel}
+        found = {index for index, reply in enumerate(self.replies) if reply.wants_finish}
         fresh = sorted(found - self._finishing)
         self._finishing |= found
         return fresh

@@ -46,7 +46,7 @@ class ReplyAssembler:
     """Feeds on the events of one reply until its last one.
 
     A stop string ends the text at once; the reply itself must then be finished by whoever drives
-    this (`wants_cancel`), and its last event still be fed.
+    this (`wants_finish`), and its last event still be fed.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReplyAssembler:
         self.is_over = False
 
     @property
-    def wants_cancel(self) -> bool:
+    def wants_finish(self) -> bool:
         """A stop string was found and the reply still runs."""
         return self._text.stopped and not self.is_over
 

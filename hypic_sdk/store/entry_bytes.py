@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from hypic_sdk.errors import TransferFailed
+from hypic_sdk.kernels.upload import upload
 from hypic_sdk.store.entries import SegmentEntry
 from hypic_sdk.store.layout import NO_SLOT
 from hypic_sdk.store.slab import Slabs
@@ -23,7 +24,9 @@ def pack_entry(slabs: Slabs, entry: SegmentEntry) -> torch.Tensor:
         [num_bytes] uint8 on the slabs' device: state, conv tail, transition, keys and values, in
         this order, each padded with zeros to `PIECE_BYTES`.  Keys are not rotated.
     """
-    pieces = [piece.contiguous().view(-1).view(torch.uint8) for piece in _read(slabs, entry)]
+    pieces = [
+        piece.contiguous().view(-1).view(torch.uint8) for piece in entry_tensors(slabs, entry)
+    ]
     payload = torch.zeros(sum(map(_padded, pieces)), dtype=torch.uint8, device=slabs.states.device)
     start = 0
     for piece in pieces:
@@ -40,7 +43,7 @@ def unpack_entry(slabs: Slabs, entry: SegmentEntry, payload: torch.Tensor) -> No
     Raises:
         TransferFailed: not the bytes of an entry of this shape; nothing was written.
     """
-    shapes = list(_read(slabs, entry))
+    shapes = list(entry_tensors(slabs, entry))
     expected = sum(_padded(piece.view(-1), piece.dtype.itemsize) for piece in shapes)
     if payload.dtype != torch.uint8 or payload.numel() != expected:
         raise TransferFailed(
@@ -60,7 +63,9 @@ def unpack_entry(slabs: Slabs, entry: SegmentEntry, payload: torch.Tensor) -> No
 
 def entry_num_bytes(slabs: Slabs, entry: SegmentEntry) -> int:
     """The length of what `pack_entry` gives."""
-    return sum(_padded(piece.view(-1), piece.dtype.itemsize) for piece in _read(slabs, entry))
+    return sum(
+        _padded(piece.view(-1), piece.dtype.itemsize) for piece in entry_tensors(slabs, entry)
+    )
 
 
 def payload_digest(payload: torch.Tensor) -> bytes:
@@ -72,13 +77,14 @@ def _padded(piece: torch.Tensor, itemsize: int = 1) -> int:
     return -(-piece.numel() * itemsize // PIECE_BYTES) * PIECE_BYTES
 
 
-def _read(slabs: Slabs, entry: SegmentEntry) -> Iterator[torch.Tensor]:
+def entry_tensors(slabs: Slabs, entry: SegmentEntry) -> Iterator[torch.Tensor]:
+    """All that an entry keeps, always in one order: state, conv tail, transition, keys, values."""
     yield slabs.states[entry.state_slot]
     yield slabs.conv_tails[entry.state_slot]
     if entry.transition_slot != NO_SLOT:
         assert slabs.transitions is not None, "an entry with a transition row, a store without"
         yield slabs.transitions[entry.transition_slot]
-    slots = entry.kv_slots.to(slabs.keys.device)
+    slots = upload(entry.kv_slots, slabs.keys.device)
     yield slabs.keys[:, slots]
     yield slabs.values[:, slots]
 
@@ -89,6 +95,6 @@ def _write(slabs: Slabs, entry: SegmentEntry, values: Iterator[torch.Tensor]) ->
     if entry.transition_slot != NO_SLOT:
         assert slabs.transitions is not None, "an entry with a transition row, a store without"
         slabs.transitions[entry.transition_slot] = next(values)
-    slots = entry.kv_slots.to(slabs.keys.device)
+    slots = upload(entry.kv_slots, slabs.keys.device)
     slabs.keys[:, slots] = next(values)
     slabs.values[:, slots] = next(values)

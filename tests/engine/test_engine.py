@@ -11,12 +11,12 @@ from torch import nn
 
 from hypic_sdk.engine.batch import FiniteFlags
 from hypic_sdk.engine.engine import Engine
-from hypic_sdk.engine.runner import entry_tensors
 from hypic_sdk.errors import RequestError
 from hypic_sdk.layers.context import ForwardContext
 from hypic_sdk.models.base import ModelSpec
 from hypic_sdk.models.tiny_hybrid import build_tiny
 from hypic_sdk.prompt.segment import BorderKind, PromptPart, SegmentedPrompt
+from hypic_sdk.store.entry_bytes import entry_tensors
 from hypic_sdk.transport.messages import (
     FinishReason,
     MissReason,
@@ -518,7 +518,7 @@ def test_finiteness_is_read_from_what_was_written():
     entry = resident.entry
 
     def is_finite() -> bool:
-        return all(bool(torch.isfinite(t).all()) for t in entry_tensors(entry, slabs))
+        return all(bool(torch.isfinite(t).all()) for t in entry_tensors(slabs, entry))
 
     assert is_finite()
     places = [

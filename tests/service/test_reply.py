@@ -29,7 +29,7 @@ def deltas(reply: ReplyAssembler, stream: Iterator[TokenEvent]) -> list[ReplyDel
     """Drive it as a shell would: a cut reply is cancelled, and its last event still fed."""
     found = []
     for event in stream:
-        if reply.wants_cancel:
+        if reply.wants_finish:
             payload = RequestCancelled("cancelled").to_payload()
             event = TokenEvent("r", finish_reason=FinishReason.ERROR, error=payload)
         delta = reply.feed(event)
@@ -97,7 +97,7 @@ def test_a_cut_reply_ends_with_stop_although_its_request_was_cancelled():
     reply = ReplyAssembler(TOKENIZER, ["town"])
     got = deltas(reply, events("a town and more", FinishReason.LENGTH))
     assert (reply.text, got[-1].finish_reason) == ("a ", "stop")
-    assert not reply.wants_cancel
+    assert not reply.wants_finish
 
 
 def test_a_stop_string_in_the_last_event_is_no_length():
