@@ -121,7 +121,9 @@ def load_reader(folder: Path, device: str) -> Reader:
         hidden_size=raw["hidden_size"],
         intermediate_size=raw["intermediate_size"],
         num_layers=raw["num_hidden_layers"],
-        full_every=raw["full_attention_interval"],
+        full_layers=tuple(
+            at for at, kind in enumerate(raw["layer_types"]) if kind == "full_attention"
+        ),
         num_heads=raw["num_attention_heads"],
         num_kv_heads=raw["num_key_value_heads"],
         head_dim=raw["head_dim"],

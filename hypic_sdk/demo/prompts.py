@@ -20,7 +20,6 @@ from hypic_sdk.demo.worlds import Example
 
 HEAD_TOKENS = 8  # recomputed in place at the start of every document
 MIN_SEGMENT_TOKENS = 64  # a shorter document is live as a whole
-MAX_HIDDEN_TOKENS, HIDDEN_SHARE, HIDDEN_DOCUMENTS = 480, 0.3, 0.6
 ARRAYS = ("tokens", "targets", "target_class", "position", "stretch", "stretch_position")
 LM, ANSWER = 1, 2  # classes of target tokens
 KINDS = ("one_hop", "latest", "two_hop", "first", "tally", "not_said")
@@ -178,20 +177,37 @@ def interior_mask(
     return (encoded.documents >= 0) & (encoded.offsets >= head) & long_enough
 
 
-def hidden_documents(one: Encoded, kept: np.ndarray, rng: random.Random) -> np.ndarray:
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """How often training hides the keys of whole documents, so that the state must carry them."""
+
+    prompts: float = 0.3  # share of prompts in which some documents are hidden
+    documents: float = 0.6  # share of the documents of such a prompt
+    most_tokens: int = 480  # of a prompt that are hidden
+
+
+def hidden_documents(
+    one: Encoded, kept: np.ndarray, rng: random.Random, hiding: Hiding
+) -> np.ndarray:
     """Mark whole documents whose kept keys are hidden, as many as the state may have to carry."""
     hidden = np.zeros(len(one), bool)
-    room = MAX_HIDDEN_TOKENS
+    room = hiding.most_tokens
     for index in rng.sample(range(one.num_documents), one.num_documents):
         own = (one.documents == index) & kept
-        if rng.random() < HIDDEN_DOCUMENTS and own.sum() <= room:
+        if rng.random() < hiding.documents and own.sum() <= room:
             hidden |= own
             room -= int(own.sum())
     return hidden
 
 
-def pack(rows: Sequence[Sequence[Encoded]], length: int, rng: random.Random | None = None) -> Batch:
+def pack(
+    rows: Sequence[Sequence[Encoded]],
+    length: int,
+    rng: random.Random | None = None,
+    hiding: Hiding | None = None,
+) -> Batch:
     """Lay examples side by side in rows of one length; `rng` picks those whose keys are hidden."""
+    hiding = hiding or Hiding()
     shape = (len(rows), length)
     arrays = {name: np.zeros(shape, np.int32) for name in ARRAYS}
     example = np.full(shape, -1, np.int32)
@@ -208,8 +224,8 @@ def pack(rows: Sequence[Sequence[Encoded]], length: int, rng: random.Random | No
             arrays["position"][row, here] = np.arange(len(one))
             example[row, here] = index
             interior[row, here] = kept = interior_mask(one)
-            if rng is not None and rng.random() < HIDDEN_SHARE:
-                hidden[row, here] = kept & hidden_documents(one, kept, rng)
+            if rng is not None and rng.random() < hiding.prompts:
+                hidden[row, here] = kept & hidden_documents(one, kept, rng, hiding)
             starts = np.flatnonzero(np.diff(one.documents, prepend=-2) != 0)
             lengths = np.diff(np.append(starts, len(one)))
             numbers = np.arange(num_stretches, num_stretches + len(starts))
@@ -229,7 +245,11 @@ def pack(rows: Sequence[Sequence[Encoded]], length: int, rng: random.Random | No
 
 
 def pack_stream(
-    examples: Iterator[Encoded], rows: int, length: int, rng: random.Random | None = None
+    examples: Iterator[Encoded],
+    rows: int,
+    length: int,
+    rng: random.Random | None = None,
+    hiding: Hiding | None = None,
 ) -> Iterator[Batch]:
     """Fill batches from a stream of examples, first fit; too long examples are skipped."""
     open_rows: list[list[Encoded]] = [[] for _ in range(rows)]
@@ -246,10 +266,10 @@ def pack_stream(
             continue
         waiting.append(one)
         if len(waiting) >= min(4, rows) or sum(room) < 0.03 * rows * length:
-            yield pack(open_rows, length, rng)
+            yield pack(open_rows, length, rng, hiding)
             open_rows = [[late] for late in waiting] + [[] for _ in range(rows - len(waiting))]
             room = [length - sum(len(held) for held in row) for row in open_rows]
             waiting = []
     open_rows += [[late] for late in waiting]
     if any(open_rows):
-        yield pack([row for row in open_rows if row], length, rng)
+        yield pack([row for row in open_rows if row], length, rng, hiding)

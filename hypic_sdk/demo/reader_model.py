@@ -27,7 +27,7 @@ class ReaderConfig:
     hidden_size: int = 384
     intermediate_size: int = 1024
     num_layers: int = 8
-    full_every: int = 4
+    full_layers: tuple[int, ...] = (3, 7)  # which layers are full attention
     num_heads: int = 6
     num_kv_heads: int = 2
     head_dim: int = 64
@@ -44,7 +44,7 @@ class ReaderConfig:
     def layer_types(self) -> list[str]:
         """Kind of every layer, by transformers' names."""
         return [
-            "full_attention" if (i + 1) % self.full_every == 0 else "linear_attention"
+            "full_attention" if i in self.full_layers else "linear_attention"
             for i in range(self.num_layers)
         ]
 
@@ -76,7 +76,6 @@ class ReaderConfig:
             "intermediate_size": self.intermediate_size,
             "num_hidden_layers": self.num_layers,
             "layer_types": self.layer_types,
-            "full_attention_interval": self.full_every,
             "num_attention_heads": self.num_heads,
             "num_key_value_heads": self.num_kv_heads,
             "head_dim": self.head_dim,

@@ -34,7 +34,7 @@ from hypic_sdk.demo.evaluation_data import ARMS, prepare
 from hypic_sdk.demo.export import save_reader
 from hypic_sdk.demo.initial import hold_slow_decays, init_weights
 from hypic_sdk.demo.optimizer import Average, Optimizer
-from hypic_sdk.demo.prompts import ANSWER, LM, Batch
+from hypic_sdk.demo.prompts import ANSWER, LM, Batch, Hiding
 from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig
 from hypic_sdk.demo.training_data import BatchSource, make_lexicon, stages
 
@@ -166,7 +166,9 @@ class Trainer:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.backends.cuda.matmul.allow_tf32 = True
         self.prepared = prepare(args.tokenizer, args.eval_prompts, LOOK_ARMS, 16, args.workers)
-        self.reader = Reader(TOY if args.tiny else ReaderConfig())
+        config = TOY if args.tiny else ReaderConfig()
+        config = dataclasses.replace(config, full_layers=tuple(args.full_layers))
+        self.reader = Reader(config)
         init_weights(self.reader, args.seed)
         self.reader.to(self.device)
         self.optimizer = Optimizer(self.reader)
@@ -279,11 +281,14 @@ class Trainer:
         self.optimizer.load(state["optimizer"])
         self.progress = Progress(**state["progress"])
 
+    def load_weights(self, folder: Path) -> None:
+        """Begin with the weights of a reader folder, the optimizer anew."""
+        self.reader.load_state_dict(load_reader(folder, self.device).state_dict())
+        self.average.follow()
+
     def load_kept(self, folder: Path) -> None:
         """Go on from the small folder that `save` writes: weights alone, the optimizer anew."""
-        kept = load_reader(folder, self.device)
-        self.reader.load_state_dict(kept.state_dict())
-        self.average.follow()
+        self.load_weights(folder)
         self.progress = Progress(**json.loads((folder / "progress.json").read_text()))
 
     def _write(self, row: dict[str, float]) -> None:
@@ -312,6 +317,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--longest", type=int, default=4096)
     add("--composed-share", type=float, default=0.25)
     add("--composed-from", type=float, default=0.2)
+    add("--full-layers", type=int, nargs="+", default=[3, 7], help="which are full attention")
+    add(
+        "--hide",
+        type=float,
+        nargs=3,
+        default=dataclasses.astuple(Hiding()),
+        metavar=("PROMPTS", "DOCUMENTS", "TOKENS"),
+        help="composed steps: share of prompts with hidden keys, of their documents, most tokens",
+    )
     add("--workers", type=int, default=13)
     add("--log-every", type=int, default=100)
     add("--look-every-s", type=float, default=150.0)
@@ -319,6 +333,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--eval-prompts", type=int, default=48, help="of each number of documents, in a look")
     add("--per-count", type=int, default=250, help="the same, in the last evaluation")
     add("--seed", type=int, default=1)
+    add("--start", type=Path, help="the reader folder whose weights training begins with")
     add("--resume", type=Path, help="the folder `kept` of a run whose machine was lost")
     add("--compare", type=Path, help="an older reader folder to score the same way")
     add("--commit", default="", help="the commit of this code, where there is no git")
@@ -337,12 +352,16 @@ def train(args: argparse.Namespace) -> None:
     seed = 1_000_000 * args.seed + 7 * (int(state["progress"]["step"]) if state else 0)
     seed += 500_000 * (args.resume is not None)
     # the workers are forked before anything touches the GPU
-    with BatchSource(args.tokenizer, plan, lexicon, args.workers, seed) as source:
+    prompts, documents, tokens = args.hide
+    hiding = Hiding(prompts, documents, int(tokens))
+    with BatchSource(args.tokenizer, plan, lexicon, hiding, args.workers, seed) as source:
         trainer = Trainer(args)
         if state is not None:
             trainer.load(state)
         elif args.resume is not None:
             trainer.load_kept(args.resume)
+        elif args.start is not None:
+            trainer.load_weights(args.start)
         trainer.run(source)
     trainer.average.put_into(trainer.reader)
     trainer.look()

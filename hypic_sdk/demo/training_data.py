@@ -14,7 +14,14 @@ from typing import Any
 
 from hypic_sdk.config import keep_tokenizers_serial
 from hypic_sdk.demo.naming import Lexicon
-from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack_stream
+from hypic_sdk.demo.prompts import (
+    Batch,
+    Encoded,
+    Hiding,
+    PieceTokenizer,
+    PromptEncoder,
+    pack_stream,
+)
 from hypic_sdk.demo.worlds import Example, Question, WorldSpec, make_example
 
 DOCUMENT_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -94,7 +101,13 @@ def examples(
 
 
 def _work(
-    folder: str, plan: Sequence[Stage], lexicon: Lexicon, seed: int, current: Any, out: Any
+    folder: str,
+    plan: Sequence[Stage],
+    lexicon: Lexicon,
+    hiding: Hiding,
+    seed: int,
+    current: Any,
+    out: Any,
 ) -> None:
     """Fill the queue with batches of the current stage, until ended."""
     keep_tokenizers_serial()
@@ -104,7 +117,7 @@ def _work(
     while True:
         stage = plan[number]
         stream = examples(encoder, stage, seed + 7919 * number, lexicon)
-        for batch in pack_stream(stream, stage.rows, stage.length, rng):
+        for batch in pack_stream(stream, stage.rows, stage.length, rng, hiding):
             out.put((number, batch))
             if current.value != number:
                 number = current.value
@@ -115,7 +128,13 @@ class BatchSource:
     """Worker processes and the queue they fill. Use as a context manager."""
 
     def __init__(
-        self, folder: Path, plan: Sequence[Stage], lexicon: Lexicon, workers: int, seed: int
+        self,
+        folder: Path,
+        plan: Sequence[Stage],
+        lexicon: Lexicon,
+        hiding: Hiding,
+        workers: int,
+        seed: int,
     ) -> None:
         context = mp.get_context("fork")
         self._current = context.Value("i", 0)
@@ -123,7 +142,15 @@ class BatchSource:
         self._processes = [
             context.Process(
                 target=_work,
-                args=(str(folder), plan, lexicon, seed + 100_003 * i, self._current, self._queue),
+                args=(
+                    str(folder),
+                    plan,
+                    lexicon,
+                    hiding,
+                    seed + 100_003 * i,
+                    self._current,
+                    self._queue,
+                ),
                 daemon=True,
             )
             for i in range(workers)

@@ -18,7 +18,7 @@ from hypic_sdk.demo import train as training
 from hypic_sdk.demo.initial import SLOW_STEPS, hold_slow_decays, init_weights, slow_heads
 from hypic_sdk.demo.optimizer import Average, Optimizer
 from hypic_sdk.demo.prompts import (
-    MAX_HIDDEN_TOKENS,
+    Hiding,
     PieceTokenizer,
     PromptEncoder,
     hidden_documents,
@@ -33,13 +33,21 @@ ENCODER = PromptEncoder(PieceTokenizer(reader_path()))
 SMALL = replace(TOY, num_key_heads=2, num_value_heads=4)
 
 
-@given(seed=st.integers(0, 2**31), num_documents=st.integers(1, 6), tokens=st.integers(60, 300))
-def test_keys_are_hidden_by_whole_documents(seed: int, num_documents: int, tokens: int) -> None:
+@given(
+    seed=st.integers(0, 2**31),
+    num_documents=st.integers(1, 6),
+    tokens=st.integers(60, 300),
+    most_tokens=st.integers(0, 2000),
+)
+def test_keys_are_hidden_by_whole_documents(
+    seed: int, num_documents: int, tokens: int, most_tokens: int
+) -> None:
     one = ENCODER.encode(make_example(WorldSpec(num_documents, tokens), seed))
     kept = interior_mask(one)
-    hidden = hidden_documents(one, kept, random.Random(seed))
+    hiding = Hiding(documents=0.7, most_tokens=most_tokens)
+    hidden = hidden_documents(one, kept, random.Random(seed), hiding)
     assert not (hidden & ~kept).any()
-    assert hidden.sum() <= MAX_HIDDEN_TOKENS
+    assert hidden.sum() <= most_tokens
     for index in range(num_documents):
         own = kept & (one.documents == index)
         assert len(np.unique(hidden[own])) <= 1
