@@ -156,6 +156,15 @@ def show_what_can_be_asked(console: Console) -> None:
     console.print(table)
 
 
+def show_untaught_words(console: Console, question: str) -> None:
+    """Name what the model was never taught: it can only guess at such words."""
+    from hypic_sdk.demo.relations import untaught_words
+
+    words = untaught_words(question)
+    if words:
+        console.print(f"the model was never taught: {', '.join(words)}", style="yellow")
+
+
 def converse(console: Console, local: LocalHypic, shelf: Shelf, rng: random.Random) -> None:
     """Questions, and new documents, until the visitor has enough."""
     console.print(
@@ -172,6 +181,7 @@ def converse(console: Console, local: LocalHypic, shelf: Shelf, rng: random.Rand
         if line.startswith("+"):
             shelf = with_document(console, local, shelf, line[1:].strip())
         else:
+            show_untaught_words(console, line)
             ask_in_two_orders(console, local, shelf, rng, line.strip())
 
 

@@ -11,6 +11,7 @@ Standard library only.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -36,6 +37,7 @@ from hypic_sdk.demo.phrasings import (
     question_frames,
 )
 from hypic_sdk.demo.relations_data import PERSON, THINGS
+from hypic_sdk.demo.words import ITEM_NOUNS
 
 Part = Literal["all", "own", "framed", "grid", "wide"]
 OWN_DRAWN = 0.67  # of all phrasings but the grid's, the share that are a relation's own
@@ -207,6 +209,22 @@ def _build() -> dict[str, Relation]:
 
 #: relation key to relation, in the order in which the demo lists them
 RELATIONS: Mapping[str, Relation] = _build()
+
+
+#: every word of training's statements and questions, and the kinds of things they name
+TAUGHT_WORDS = words_of(" ".join(ITEM_NOUNS)).union(
+    *(relation.words for relation in RELATIONS.values())
+)
+
+
+def untaught_words(text: str) -> tuple[str, ...]:
+    """Return the words of a question that no sentence of any relation has in training, in order.
+
+    Words with a capital or a digit are taken for names and values: any of them can be read.
+    """
+    spoken = re.findall(r"[A-Za-z0-9]+", text.replace("'s", ""))
+    plain = [word for word in spoken if word.isalpha() and word.islower()]
+    return tuple(dict.fromkeys(word for word in plain if word not in TAUGHT_WORDS))
 
 
 def relations_of(subject_kind: str) -> tuple[Relation, ...]:

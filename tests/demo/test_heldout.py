@@ -16,11 +16,14 @@ from hypic_sdk.demo.heldout import apart, bare, core, held_out, roughened
 from hypic_sdk.demo.naming import PRONOUNS, Entity, Namer
 from hypic_sdk.demo.phrasings import QUESTION_FRAMES, STATEMENT_FRAMES, cross
 from hypic_sdk.demo.relations import (
+    EXAMPLE_SUBJECTS,
     HELD_QUESTION_FRAMES,
     HELD_STATEMENT_FRAMES,
     RELATIONS,
     fill,
     possessive,
+    render,
+    untaught_words,
 )
 from hypic_sdk.demo.worlds import ASK_OPENERS, WorldSpec, make_questions, make_world
 from hypic_sdk.demo.wrappers import CLOSERS, OPENERS, UPDATE_OPENERS
@@ -193,3 +196,17 @@ def test_a_part_is_drawn_from_alone(key: str, part: str) -> None:
         other = {pool.draw(rng) for _ in range(200)}
         assert other & set(pool.own)
         assert other & set(pool.framed)
+
+
+@pytest.mark.parametrize("key", sorted(RELATIONS))
+def test_no_taught_sentence_has_an_untaught_word(key: str) -> None:
+    relation = RELATIONS[key]
+    subject = EXAMPLE_SUBJECTS[relation.subject_kind]
+    for template in relation.questions:
+        assert untaught_words(render(template, subject, "Orrin")) == ()
+
+
+def test_untaught_words_are_named_once_and_in_order() -> None:
+    text = "Zzyzx flomps zzyzx: who qwerts Ann Lee's 12 mayor, or flomps?"
+    assert untaught_words(text) == ("flomps", "zzyzx", "qwerts")
+    assert untaught_words("") == ()
