@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         SchedulerConfig,
         SeamRule,
         SeamWidths,
+        ShadowConfig,
         StoreConfig,
     )
     from hypic_sdk.errors import (
@@ -101,6 +102,7 @@ _OWNERS = {
     "SegmentNotFound": "hypic_sdk.errors",
     "SegmentTextMismatch": "hypic_sdk.errors",
     "SegmentsMissing": "hypic_sdk.errors",
+    "ShadowConfig": "hypic_sdk.config",
     "StoreConfig": "hypic_sdk.config",
     "TransferFailed": "hypic_sdk.errors",
     "UnknownModel": "hypic_sdk.errors",
@@ -152,6 +154,7 @@ __all__ = [
     "SegmentNotFound",
     "SegmentTextMismatch",
     "SegmentsMissing",
+    "ShadowConfig",
     "StoreConfig",
     "TransferFailed",
     "UnknownModel",

@@ -13,10 +13,30 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, get_args, get_type_hints
 
 from hypic_sdk.errors import ConfigError
 
 MIB = 1024 * 1024
+
+
+def _kinds(settings: type[Any]) -> Mapping[str, tuple[type[Any], ...]]:
+    """The classes that each field of a settings class may have."""
+    hints = get_type_hints(settings)
+    return {name: get_args(hint) or (hint,) for name, hint in hints.items()}
+
+
+def _check_kinds(settings: object) -> None:
+    """Refuse a value of another kind by its field's name: settings come from people's files too.
+
+    A whole number may stand for a fraction, a truth value for no number.
+    """
+    for name, kinds in _kinds(type(settings)).items():
+        value = getattr(settings, name)
+        known = (*kinds, int) if float in kinds else kinds
+        if not isinstance(value, known) or (isinstance(value, bool) and bool not in kinds):
+            said = " or ".join("none" if kind is type(None) else kind.__name__ for kind in kinds)
+            raise ConfigError(f"{name} must be of kind {said}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,7 @@ class SeamRule:
     head_fraction: float | None = None
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         SeamWidths(self.head_tokens, self.tail_tokens)
         if self.head_fraction is not None and not 0.0 <= self.head_fraction <= 1.0:
             raise ConfigError(f"a seam must be 0 % to 100 %, got {100 * self.head_fraction:g} %")
@@ -134,12 +155,16 @@ class ReuseConfig:
     mode: ReuseMode = MODES[DEFAULT_MODE]
     seam: SeamRule = SeamRule()
     min_segment_tokens: int = 64
+    # an experiment (docs/experiments.md): segments are computed behind the prompt's leading part,
+    # so that an entry is a function of both, and serves prompts that begin alike
+    anchored: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, ReuseMode):
             raise ConfigError(f"mode is a value of config.MODES, got {self.mode!r}")
         if not isinstance(self.seam, SeamRule):
             raise ConfigError(f"seam is a SeamRule (SeamRule.parse reads text), got {self.seam!r}")
+        _check_kinds(self)
         if self.min_segment_tokens < 1:
             raise ConfigError(
                 f"min_segment_tokens must be at least 1, got {self.min_segment_tokens}"
@@ -171,9 +196,7 @@ class StoreConfig:
     max_chain_entries_per_session: int = 2
 
     def __post_init__(self) -> None:
-        # told by name, not by a comparison that fails: settings come from people's files too
-        if not isinstance(self.budget_bytes, int):
-            raise ConfigError(f"budget_bytes must be a whole number, got {self.budget_bytes!r}")
+        _check_kinds(self)
         if self.budget_bytes <= 0:
             raise ConfigError(f"budget_bytes must be positive, got {self.budget_bytes}")
         if self.max_chain_entries_per_session < 0:
@@ -203,6 +226,7 @@ class SchedulerConfig:
     admission_timeout_s: float = 60.0  # waiting for room longer than this is PoolExhausted
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         for name in ("step_tokens", "chunk_tokens"):
             value = getattr(self, name)
             if value is not None and (value < 64 or value % 64):
@@ -219,16 +243,51 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowConfig:
+    """Live checks: replies that reuse gave, recomputed in full while nobody waits (design 12, L6).
+
+    They take memory of their own beside the pools: keys and values for `max_tokens`, logits for
+    `max_reply_tokens`, one state row.
+    """
+
+    idle_s: float = 0.1  # nobody may have been in the engine for that long
+    share: float = 0.02  # of all time since the engine began, at most
+    max_tokens: int = 8192  # prompt and reply together; longer requests are not looked at
+    max_reply_tokens: int = 64  # of a reply, so many from its beginning
+    limit_kl: float | None = None  # nats a token over the window; above it reuse is switched off
+    window: int = 32  # latest replies that the limit is held against
+
+    def __post_init__(self) -> None:
+        _check_kinds(self)
+        if not 0.0 <= self.idle_s < math.inf:
+            raise ConfigError(f"idle_s must be 0 or more, and finite, got {self.idle_s}")
+        if not 0.0 < self.share <= 1.0:
+            raise ConfigError(f"share must be over 0, and at most 1, got {self.share}")
+        for name in ("max_reply_tokens", "window"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_tokens <= self.max_reply_tokens:
+            raise ConfigError(
+                f"max_tokens {self.max_tokens} must be over max_reply_tokens "
+                f"{self.max_reply_tokens}: the prompt counts too"
+            )
+        if self.limit_kl is not None and not 0.0 < self.limit_kl < math.inf:
+            raise ConfigError(f"limit_kl must be positive and finite, got {self.limit_kl}")
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One engine: where it runs, in which precision, with which pools and rules."""
 
     device: str = "auto"  # auto, cpu, cuda, cuda:1 ...
     dtype: str = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
     determinism: Determinism | None = None  # none: all on a CPU, entries on a GPU
+    graphs: str = "auto"  # auto: forwards are captured as CUDA graphs where they can be; off
     max_context_tokens: int | None = None  # none: the model's own limit
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    shadow: ShadowConfig | None = None  # none: no live checks
 
     def __post_init__(self) -> None:
         if self.dtype not in ("auto", "float64", "float32", "bfloat16", "float16"):
@@ -238,6 +297,9 @@ class EngineConfig:
         if self.determinism is not None and not isinstance(self.determinism, Determinism):
             names = ", ".join(f"Determinism({one.value!r})" for one in Determinism)
             raise ConfigError(f"determinism is none or one of {names}, got {self.determinism!r}")
+        _check_kinds(self)
+        if self.graphs not in ("auto", "off"):
+            raise ConfigError(f"graphs is auto or off, got {self.graphs!r}")
         if self.max_context_tokens is not None and self.max_context_tokens < 1:
             raise ConfigError(f"max_context_tokens must be positive, got {self.max_context_tokens}")
 
@@ -254,6 +316,38 @@ def cache_folder() -> Path:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "hypic"
+
+
+def launched_place() -> tuple[int, int] | None:
+    """Which of how many processes of this host this is, as torchrun says; none: it started none."""
+    try:
+        return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return None
+
+
+def see_one_gpu(index: int, num_gpus: int) -> None:
+    """Let this process see one GPU only, the first that it names; before anything touches CUDA.
+
+    Every thread's current device is its own then, and no context lies on another's.
+    """
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = shown.split(",") if shown else [str(number) for number in range(num_gpus)]
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[index % len(names)]
+
+
+def keep_nccl_calm(*, is_loopback: bool) -> None:
+    """Keep NCCL's watchdogs from ending the process: waits have deadlines of their own.
+
+    Args:
+        is_loopback: whether the workers' addresses for links are; others are NCCL's to find.
+    """
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+    os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
+    os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast: of no use between two
+    if is_loopback:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
 def keep_tokenizers_serial() -> None:

@@ -50,6 +50,31 @@ class _StoreGauges:
 
 
 @final
+class _ShadowGauges:
+    """What live checks found, as sums since the engines began; zeros where there are none."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"hypic_shadow_{name}", text, registry=registry)
+
+        self._by_field = {
+            "num_replies": gauge("replies", "Replies that were recomputed in full."),
+            "num_tokens": gauge("tokens", "Tokens of these replies that were looked at."),
+            "num_agreed": gauge("agreed_tokens", "Of these, whose likeliest token is the same."),
+            "kl_nats": gauge("kl_nats", "Sum over these of KL from full recompute."),
+            "window_tokens": gauge("window_tokens", "Tokens of the latest replies."),
+            "window_kl_nats": gauge("window_kl_nats", "The sum over these."),
+            "num_dropped": gauge("dropped_replies", "Replies not recomputed after all."),
+            "spent_s": gauge("seconds", "Device time of all this."),
+            "num_switched_off": gauge("switched_off_engines", "Engines that reuse nothing now."),
+        }
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        for name, gauge in self._by_field.items():
+            gauge.set(facts[name])
+
+
+@final
 class _WorkerGauges:
     """What each of several workers does; empty where there is one."""
 
@@ -109,6 +134,7 @@ class Telemetry:
             "hypic_generated_tokens", "Tokens of replies.", registry=registry
         )
         self._store = _StoreGauges(registry)
+        self._shadow = _ShadowGauges(registry)
         self._workers = _WorkerGauges(registry)
 
     def note_reply(self, prompt: PromptTokens | None, generated_tokens: int) -> None:
@@ -121,8 +147,10 @@ class Telemetry:
             self._prompt_tokens.labels(kind).inc(getattr(prompt, kind))
 
     def note_usage(self, usage: Mapping[str, Any]) -> None:
-        """Take over the books of the worker's store (`asdict` of its `Usage`)."""
+        """Take over the books of the worker's store (the answer to `Question.USAGE`)."""
         self._store.note(usage)
+        if usage.get("shadow") is not None:
+            self._shadow.note(usage["shadow"])
 
     def note_workers(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over the books of several workers, by place (`asdict` of `WorkerFacts`)."""

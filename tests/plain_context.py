@@ -29,6 +29,10 @@ class PlainContext:
         self.keys: dict[int, torch.Tensor] = {}  # by attention layer, [position, G, E], rotated
         self.values: dict[int, torch.Tensor] = {}
 
+    @property
+    def row_count(self) -> torch.Tensor:
+        return torch.tensor([self.num_rows])
+
     def extend(self, model: CausalLM, token_ids: Sequence[int]) -> torch.Tensor:
         """Final hidden rows [L, D] of the next tokens."""
         stop = self.position + len(token_ids)

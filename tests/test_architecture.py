@@ -69,6 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "prompt",
         "router",
         "server",
+        "service",
         "store",
         "transport",
         "wire",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,12 @@ from hypic_sdk.config import (
     SchedulerConfig,
     SeamRule,
     SeamWidths,
+    ShadowConfig,
     StoreConfig,
     environment,
+    keep_nccl_calm,
+    launched_place,
+    see_one_gpu,
 )
 from hypic_sdk.errors import ConfigError
 
@@ -149,7 +154,17 @@ def test_a_short_segment_is_not_kept(min_tokens, more):
         (lambda: SchedulerConfig(chunk_tokens=65), "chunk_tokens"),
         (lambda: SchedulerConfig(max_requests=0), "max_requests"),
         (lambda: SchedulerConfig(max_waiting=0), "max_waiting"),
+        (lambda: ShadowConfig(idle_s=-0.1), "idle_s"),
+        (lambda: ShadowConfig(idle_s=float("inf")), "idle_s"),
+        (lambda: ShadowConfig(share=0.0), "share"),
+        (lambda: ShadowConfig(share=1.1), "share"),
+        (lambda: ShadowConfig(max_reply_tokens=0), "max_reply_tokens"),
+        (lambda: ShadowConfig(max_tokens=64), "max_tokens"),
+        (lambda: ShadowConfig(window=0), "window"),
+        (lambda: ShadowConfig(limit_kl=0.0), "limit_kl"),
+        (lambda: ShadowConfig(limit_kl=float("nan")), "limit_kl"),
         (lambda: EngineConfig(dtype="int8"), "dtype"),
+        (lambda: EngineConfig(graphs="on"), "graphs"),
         (lambda: EngineConfig(max_context_tokens=0), "max_context_tokens"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -167,6 +182,40 @@ def settings_classes():
     ]
 
 
+CHECKED = [EngineConfig, ReuseConfig, SchedulerConfig, SeamRule, ShadowConfig, StoreConfig]
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [(settings, one.name) for settings in CHECKED for one in dataclasses.fields(settings)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+@pytest.mark.parametrize(
+    "value", ["many", b"8", [8], 8j, object()], ids=lambda value: type(value).__name__
+)
+def test_a_value_of_another_kind_is_refused_by_its_fields_name(settings, field, value):
+    if field in ("device", "dtype", "graphs", "transition_dtype") and isinstance(value, str):
+        return  # a text is of their kind; whether it is one that they know is tested above
+    with pytest.raises(ConfigError, match=field):
+        settings(**{field: value})
+
+
+@pytest.mark.parametrize("value", [64.0, True, math.nan])
+def test_a_number_of_tokens_is_whole(value):
+    for settings, field in [
+        (EngineConfig, "max_context_tokens"),
+        (SchedulerConfig, "step_tokens"),
+        (SeamRule, "head_tokens"),
+        (StoreConfig, "expected_segment_tokens"),
+    ]:
+        with pytest.raises(ConfigError, match=field):
+            settings(**{field: value})
+
+
+def test_a_whole_number_of_seconds_is_fine():
+    assert SchedulerConfig(admission_timeout_s=5).admission_timeout_s == 5
+
+
 @pytest.mark.parametrize("settings", settings_classes(), ids=lambda settings: settings.__name__)
 def test_settings_are_frozen_and_contain_each_other(settings):
     assert settings.__dataclass_params__.frozen
@@ -180,3 +229,46 @@ def test_the_environment_is_read_under_our_prefix(monkeypatch):
     monkeypatch.delenv("HYPIC_HOME")
     assert environment("home") is None
     assert environment("home", "elsewhere") == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("shown", "num_gpus", "index", "seen"),
+    [
+        (None, 4, 0, "0"),
+        (None, 4, 3, "3"),
+        (None, 2, 5, "1"),
+        ("2,3", 2, 1, "3"),
+        ("GPU-a,GPU-b", 2, 2, "GPU-a"),
+    ],
+)
+def test_each_worker_sees_a_gpu_of_its_own(monkeypatch, shown, num_gpus, index, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown or "")
+    if shown is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    see_one_gpu(index, num_gpus)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+
+
+@pytest.mark.parametrize("is_loopback", [True, False])
+def test_nccl_never_ends_a_process(monkeypatch, is_loopback):
+    torch_names = ("ASYNC_ERROR_HANDLING", "ENABLE_MONITORING", "DUMP_ON_TIMEOUT")
+    for name in (
+        *(f"TORCH_NCCL_{name}" for name in torch_names), "NCCL_NVLS_ENABLE", "NCCL_SOCKET_IFNAME"
+    ):  # fmt: skip
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    keep_nccl_calm(is_loopback=is_loopback)
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert os.environ["TORCH_NCCL_ENABLE_MONITORING"] == "0"
+    assert os.environ.get("NCCL_SOCKET_IFNAME") == ("lo" if is_loopback else None)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "place"), [("1", "4", (1, 4)), (None, "4", None), ("x", "4", None)]
+)
+def test_torchrun_says_which_of_its_processes_this_is(monkeypatch, rank, size, place):
+    for name, value in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", size)):
+        monkeypatch.setenv(name, value or "")
+        if value is None:
+            monkeypatch.delenv(name)
+    assert launched_place() == place

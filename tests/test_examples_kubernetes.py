@@ -1,23 +1,24 @@
-"""The manifests are objects of the kinds they say, and name each other as they mean to.
+"""The manifests are what Kubernetes' own schema takes, and name each other as they mean to.
 
 Their shape only: no cluster runs them here.
 """
 
 from __future__ import annotations
 
+import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 yaml = pytest.importorskip("yaml", reason="reads the manifests; comes with transformers")
 
 FOLDER = Path(__file__).parents[1] / "examples" / "kubernetes"
-REQUIRED = {
-    "Secret": {"type", "stringData"},
-    "StatefulSet": {"spec"},
-    "Service": {"spec"},
-}
+# strict: a field that Kubernetes does not know is an error; the file says where it is from
+SCHEMA = json.loads(Path(__file__).with_name("kubernetes_1_37.json").read_text(encoding="utf-8"))
+KINDS = tuple(SCHEMA["kinds"])
 
 
 def manifests() -> list[dict[str, Any]]:
@@ -33,12 +34,44 @@ def of(kind: str) -> dict[str, Any]:
     return found
 
 
-def test_each_object_has_what_its_kind_needs() -> None:
-    assert {one["kind"] for one in manifests()} == set(REQUIRED)
-    for one in manifests():
-        assert one["apiVersion"] in ("v1", "apps/v1")
-        assert one["metadata"]["name"]
-        assert REQUIRED[one["kind"]] <= set(one)
+def complaints(one: dict[str, Any]) -> list[str]:
+    """What the official schema finds wrong with an object."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": SCHEMA["$defs"],
+        "$ref": f"#/$defs/{SCHEMA['kinds'][one['kind']]}",
+    }
+    found = jsonschema_rs.validator_for(schema).iter_errors(one)
+    return [f"{list(error.instance_path)}: {error.message}" for error in found]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kubernetes_own_schema_takes_each_object(kind: str) -> None:
+    one = of(kind)
+    assert one["apiVersion"] in ("v1", "apps/v1")
+    assert one["metadata"]["name"]
+    assert complaints(one) == []
+
+
+def test_all_kinds_are_tried() -> None:
+    assert sorted(one["kind"] for one in manifests()) == sorted(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", ["unknown field", "wrong type", "no name of a port"])
+def test_the_schema_sees_what_is_wrong(kind: str, change: str) -> None:
+    one = deepcopy(of(kind))
+    if change == "unknown field":
+        one["speck"] = {}
+    elif change == "wrong type":
+        one["metadata"]["name"] = 7
+    elif kind == "Service":
+        del one["spec"]["ports"][0]["port"]
+    elif kind == "StatefulSet":
+        del one["spec"]["template"]["spec"]["containers"][0]["name"]
+    else:
+        one["stringData"]["keys"] = ["a list"]
+    assert complaints(one)
 
 
 def test_selectors_volumes_and_probes_meet() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,6 +237,19 @@ class TestTheDemoModel:
         asked = demo.chat.completions.create(**options, max_tokens=1)
         assert asked.cache.cold_tokens == 0
 
+    @pytest.mark.parametrize("n", [1, 3])
+    @pytest.mark.parametrize("limit", [0, 1])
+    def test_as_many_replies_as_were_asked_for_however_short(self, demo, n, limit):
+        limits = {"n": n, "max_tokens": limit, "ignore_eos": True}
+        chat = demo.chat.completions.create(messages=ASK, **limits)
+        plain = demo.completions.create(prompt="Where?", prompt_logprobs=1, **limits)
+        for reply in (chat, plain):
+            assert [choice.index for choice in reply.choices] == list(range(n))
+            assert {choice.finish_reason for choice in reply.choices} == {"length"}
+            assert reply.usage.completion_tokens == n * limit
+        with demo.chat.completions.stream(messages=ASK, **limits) as stream:
+            assert len(stream.get_final_completion().choices) == n
+
     def test_a_session_goes_on_from_where_it_stood(self, demo):
         """The second turn finds the chain that ends with the first reply."""
         messages = [{"role": "user", "content": "Where does Ada Lindqvist live?"}]
@@ -271,12 +288,70 @@ def test_after_closing_there_is_no_worker():
         ask(hypic)
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+ENDS_EARLY = """
+from hypic_sdk import LocalHypic
+
+local = LocalHypic()
+stream = local.chat.completions.stream(messages=[{"role": "user", "content": "Where?"}], %s)
+next(iter(stream))
+"""
+
+
+def test_a_program_may_end_without_closing_anything():
+    program = ENDS_EARLY % "max_tokens=4000, ignore_eos=True"
+    for _ in range(3):  # where the other thread stands when it ends is luck
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def larger(file: dict[str, Any]) -> None:
+    file["added_tokens"].append({**file["added_tokens"][-1], "id": 9000, "content": "<more>"})
+
+
+def permuted(file: dict[str, Any]) -> None:
+    vocab = file["model"]["vocab"]
+    words = [word for word, id_ in vocab.items() if id_ > 1000]
+    ids = [vocab[word] for word in words]
+    vocab.update(zip(words, ids[1:] + ids[:1], strict=True))
+
+
+def lower_case(file: dict[str, Any]) -> None:
+    file["normalizer"] = {"type": "Lowercase"}
+
+
+def without_merges(file: dict[str, Any]) -> None:
+    file["model"]["merges"] = []
+
+
+def beside_other_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The demo model's folder with its tokenizer changed."""
     for path in reader_path().iterdir():
         if path.name != "tokenizer.json":
-            (tmp_path / path.name).symlink_to(path)
+            (folder / path.name).symlink_to(path)
     file = json.loads((reader_path() / "tokenizer.json").read_text())
-    file["added_tokens"].append({**file["added_tokens"][-1], "id": 9000, "content": "<more>"})
-    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    change(file)
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    return folder
+
+
+@pytest.mark.parametrize("change", [larger, permuted, lower_case, without_merges])
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, change):
     with pytest.raises(ModelFileError, match="do not belong together"):
-        LocalHypic(tmp_path)
+        LocalHypic(beside_other_weights(tmp_path, change))
+
+
+def test_one_that_is_too_large_is_refused_also_where_no_index_names_it(tmp_path):
+    folder = beside_other_weights(tmp_path, larger)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    del index["metadata"]
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match="do not belong together") as caught:
+        LocalHypic(folder)
+    assert caught.value.details["tokenizer_size"] > caught.value.details["model_size"]
+
+
+def test_the_same_tokenizer_in_another_layout_is_the_same(tmp_path):
+    folder = beside_other_weights(tmp_path, lambda file: file.update(version=file.pop("version")))
+    with LocalHypic(folder) as hypic:
+        assert hypic.tokenize(prompt="town").count > 0

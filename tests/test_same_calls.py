@@ -13,9 +13,21 @@ from hypic_sdk.client.async_stream import AsyncChunkStream
 from hypic_sdk.client.async_warm_job import AsyncWarmJob
 from hypic_sdk.client.blocking_segments import WarmJob
 from hypic_sdk.client.blocking_stream import ChunkStream
-from hypic_sdk.errors import DeadlineExceeded, JobNotFound, RequestError, SegmentNotFound
+from hypic_sdk.errors import (
+    DeadlineExceeded,
+    HypicError,
+    JobNotFound,
+    RequestError,
+    SegmentNotFound,
+)
+from hypic_sdk.offline.local import SCRIPTED_NAME
 from hypic_sdk.offline.segments import LocalWarmJob
+from hypic_sdk.scripted import open_scripted
+from hypic_sdk.server.app import create_app
+from hypic_sdk.server.services import ServiceFactory
 from hypic_sdk.service import ChunkStream as LocalChunkStream
+from hypic_sdk.service import ModelFacts
+from tests.server.served import serve
 from tests.service.services import saying, service
 
 NOWHERE = "http://127.0.0.1:9"
@@ -176,3 +188,72 @@ class TestOverAnEngine:
                 list(local.completions.stream(prompt="On", timeout_s=1e-6))
             assert local.chat.completions.create(**ask).choices
             assert hurried.chat.completions.create(**ask, timeout_s=60).choices
+
+
+UNKNOWN = "seg_" + "a" * 32
+ASK = [{"role": "user", "content": "hi"}]
+# what a server refuses, LocalHypic refuses, in the same words
+REFUSED = {
+    "a text that no context holds": lambda one: one.segments.create("word " * 20_000),
+    "one of several": lambda one: one.segments.create_many(["A town", "word " * 20_000]),
+    "no text": lambda one: one.segments.create(""),
+    "a lone surrogate": lambda one: one.segments.create("a\ud800"),
+    "large metadata": lambda one: one.segments.create("A town", metadata={"a": "x" * 20_000}),
+    "no time": lambda one: one.segments.create("A town", ttl="12x"),
+    "nothing to delete": lambda one: one.segments.delete_many(),
+    "an unknown id": lambda one: one.segments.retrieve(UNKNOWN),
+    "no id": lambda one: one.segments.retrieve("zzz"),
+    "no id to delete": lambda one: one.segments.delete("zzz"),
+    "no id to change": lambda one: one.segments.update("zzz", title="T"),
+    "no id to look up": lambda one: one.segments.lookup(["zzz"]),
+    "no id to warm": lambda one: one.segments.warm.create(["zzz"]),
+    "nothing to warm": lambda one: one.segments.warm.create([]),
+    "no name of anything": lambda one: one.segments.find("nobody"),
+    "a page of none": lambda one: list(one.segments.list(limit=0)),
+    "too large a page": lambda one: list(one.segments.list(limit=1001)),
+    "behind nothing": lambda one: list(one.segments.list(after=UNKNOWN)),
+    "no messages": lambda one: one.chat.completions.create(messages=[]),
+    "too long": lambda one: one.completions.create(prompt="word " * 20_000),
+    "no text to go on": lambda one: one.completions.create(prompt=""),
+    "no option": lambda one: one.chat.completions.create(messages=ASK, hypic={"foo": 1}),
+    "no model": lambda one: one.chat.completions.create(messages=ASK, model="nobody"),
+    "a missing segment": lambda one: one.chat.completions.create(
+        messages=ASK, documents=[{"segment_id": UNKNOWN}]
+    ),
+    "no grammar": lambda one: one.chat.completions.create(
+        messages=ASK, structured_outputs={"regex": "("}
+    ),
+    "no time at all": lambda one: one.with_options(timeout_s=0),
+    "less than no time": lambda one: one.chat.completions.create(messages=ASK, timeout_s=-1),
+}
+
+
+@pytest.fixture(scope="module")
+def here_and_there() -> Iterator[tuple[LocalHypic, Hypic]]:
+    opened = open_scripted()
+    ready = opened.ready
+    services = ServiceFactory(
+        tokenizer=opened.tokenizer,
+        template=opened.template,
+        worker=opened.worker,
+        model_name=SCRIPTED_NAME,
+        facts=ModelFacts(opened.config.reuse, ready.conv_width, ready.max_context_tokens),
+    )
+    app = create_app(services, opened.worker)
+    with (
+        opened.worker,
+        LocalHypic.scripted() as local,
+        serve(app) as url,
+        Hypic(url, max_retries=0) as client,
+    ):
+        yield local, client
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_server_refuses_is_refused_in_this_process_too(here_and_there, name):
+    said = []
+    for one in here_and_there:
+        with pytest.raises(HypicError) as caught:
+            REFUSED[name](one)
+        said.append((type(caught.value), caught.value.message))
+    assert said[0] == said[1]

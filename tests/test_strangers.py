@@ -148,5 +148,11 @@ def test_a_tokenizer_without_the_end_token_is_refused(tmp_path: Path) -> None:
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
     tokenizer["added_tokens"] = []
     path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    with pytest.raises(ModelFileError, match="belong together"):
+        LocalHypic(folder)
+    index_path = folder / "model.safetensors.index.json"
+    index = json.loads(index_path.read_text(encoding="utf-8"))
+    del index["metadata"]["tokenizer_sha256"]  # as in most checkpoints
+    index_path.write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(ModelFileError, match="end"):
         LocalHypic(folder)

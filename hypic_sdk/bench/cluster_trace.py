@@ -36,13 +36,21 @@ class Arrival:
     live_tokens: int
 
 
-def make_trace(shape: TraceShape) -> Iterator[Arrival]:
-    """Yield the requests of a trace in order of arrival."""
-    rng = random.Random(shape.seed)
-    lengths = [
+def document_lengths(shape: TraceShape, rng: random.Random | None = None) -> list[int]:
+    """Return the tokens of each document of the corpus; `rng` starts from the shape's seed."""
+    rng = rng or random.Random(shape.seed)
+    return [
         max(16, round(rng.lognormvariate(0.0, shape.spread) * shape.median_tokens))
         for _ in range(shape.num_documents)
     ]
+
+
+def make_trace(shape: TraceShape, stream: int = 0) -> Iterator[Arrival]:
+    """Yield a trace in order of arrival; another stream asks for the same documents."""
+    rng = random.Random(shape.seed)
+    lengths = document_lengths(shape, rng)
+    if stream:
+        rng = random.Random(f"{shape.seed} {stream}")
     weights = (1 / rank**shape.zipf for rank in range(1, shape.num_documents + 1))
     cumulated = list(itertools.accumulate(weights))
     at_ms, left = 0.0, 0

@@ -16,8 +16,9 @@ from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, MODE_ARMS, Arm, Bench, F
 from hypic_sdk.bench.fidelity_cases import Case, CaseSizes, make_cases
 from hypic_sdk.bench.probe import Forced
 from hypic_sdk.bench.report import circumstances
-from hypic_sdk.bench.scores import divergence_rows, relative_l2
+from hypic_sdk.bench.scores import relative_l2
 from hypic_sdk.bench.subject import Subject, check_reads, load_subject
+from hypic_sdk.engine.divergence import divergence_rows
 
 if TYPE_CHECKING:
     from rich.console import Console

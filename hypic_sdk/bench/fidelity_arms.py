@@ -13,14 +13,18 @@ import torch
 from hypic_sdk.bench import faults
 from hypic_sdk.bench.fidelity_cases import Case
 from hypic_sdk.bench.probe import Forced, Probe
-from hypic_sdk.bench.scores import divergence_rows, exact_match, rouge_l, token_f1
+from hypic_sdk.bench.scores import exact_match, rouge_l, token_f1
 from hypic_sdk.bench.subject import Subject
 from hypic_sdk.config import SeamRule
+from hypic_sdk.engine.divergence import divergence_rows
 from hypic_sdk.prompt.segment import SegmentedPrompt
 
 MAX_TOKENS = 24
 FULL = "full_recompute"
 DEFAULT = "transition_rope_recompute"
+
+Setting = tuple[str, str, str, bool]
+"""What makes an arm's engine: mode, seam, stored precision, whether segments are anchored."""
 
 Plant = Callable[[Probe, SegmentedPrompt], AbstractContextManager[int]]
 
@@ -39,6 +43,7 @@ class Arm:
     mode: str = DEFAULT
     seam: SeamRule = SeamRule()
     transition_dtype: str = "float16"
+    anchored: bool = False
     plant: Plant = nothing
     change: Callable[[Case], Case] = lambda case: case
     needs_gold: bool = False  # only cases whose gold documents can be taken out
@@ -107,26 +112,27 @@ class Bench:
 
     subject: Subject
     min_segment_tokens: int = 64
-    _probes: dict[tuple[str, str, str, bool], Probe] = field(default_factory=dict)
+    _probes: dict[tuple[Setting, bool], Probe] = field(default_factory=dict)
 
     def probe(self, arm: Arm, *, attends: bool = True) -> Probe:
         """The engine of an arm; arms of one mode share it."""
-        key = (arm.mode, str(arm.seam), arm.transition_dtype, attends)
+        key = (self._setting(arm), attends)
         if key not in self._probes:
             self._probes[key] = self.subject.probe(
                 arm.mode, arm.seam, transition_dtype=arm.transition_dtype,
                 min_segment_tokens=self.min_segment_tokens, attends=attends,
+                anchored=arm.anchored,
             )  # fmt: skip
         return self._probes[key]
 
     def drop(self, arm: Arm) -> None:
         """Give the arm's engines back."""
-        for key in [key for key in self._probes if key[:3] == self._key(arm)]:
+        for key in [key for key in self._probes if key[0] == self._setting(arm)]:
             del self._probes[key]
 
     @staticmethod
-    def _key(arm: Arm) -> tuple[str, str, str]:
-        return (arm.mode, str(arm.seam), arm.transition_dtype)
+    def _setting(arm: Arm) -> Setting:
+        return arm.mode, str(arm.seam), arm.transition_dtype, arm.anchored
 
     def full(self, case: Case, number: int = 0) -> FullReply:
         """Full recompute's greedy reply, and its distributions along it."""

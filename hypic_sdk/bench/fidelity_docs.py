@@ -132,6 +132,11 @@ def sweep_table(body: Mapping[str, Any]) -> str:
     head = ("setting", "live tokens", "share", "EM", "EM to full", "KL", "EM to default",
             "KL to default", "prompts")  # fmt: skip
     parts = [f"{_where(body)}.", markdown(head, [_setting(s["name"], s) for s in body["seams"]])]
+    pairs = [
+        [one["name"], interval(one["em_more"], 100), interval(one["kl_more"], 1, 4)]
+        for one in body["anchored"]
+    ]
+    parts.append(markdown(("setting", "EM to the same without", "KL to it"), pairs))
     parts.append(markdown(head, [_setting(name, s) for name, s in body["shapes"].items()]))
     parts.append(f"What follows: {body['advice']}.\n")
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

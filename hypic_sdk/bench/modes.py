@@ -16,13 +16,13 @@ from hypic_sdk.bench.report import Spread, circumstances
 from hypic_sdk.bench.scores import (
     Interval,
     bootstrap,
-    divergence_rows,
     exact_match,
     rouge_l,
     token_f1,
 )
 from hypic_sdk.bench.subject import check_reads, load_subject
 from hypic_sdk.client.blocking import Hypic
+from hypic_sdk.engine.divergence import divergence_rows
 from hypic_sdk.errors import ConfigError
 from hypic_sdk.prompt.segment import segment_id
 

@@ -35,12 +35,11 @@ from hypic_sdk.transport.messages import (
 class _WatchedContext:
     """A context that keeps what each mixer gave; without attention where that is asked for."""
 
-    def __init__(
-        self, inner: ForwardContext, outputs: list[torch.Tensor], *, attends: bool
-    ) -> None:
+    def __init__(self, inner: TableContext, outputs: list[torch.Tensor], *, attends: bool) -> None:
         self._inner = inner
         self._outputs = outputs
         self._attends = attends
+        self.recurrences: list[Recurrence] = []  # what each linear layer was given
 
     @property
     def positions(self) -> torch.Tensor:
@@ -48,9 +47,9 @@ class _WatchedContext:
         return self._inner.positions
 
     @property
-    def num_rows(self) -> int:
+    def row_count(self) -> torch.Tensor:
         """See ForwardContext."""
-        return self._inner.num_rows
+        return self._inner.row_count
 
     @property
     def row_independent(self) -> bool:
@@ -66,6 +65,7 @@ class _WatchedContext:
 
     def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
         """See ForwardContext."""
+        self.recurrences.append(recurrence.rows(0, self._inner.table.num_rows))
         return self._kept(self._inner.linear_attention(layer, recurrence))
 
     def full_attention(
@@ -79,7 +79,7 @@ class _WatchedContext:
         return self._kept(out_LQE if self._attends else torch.zeros_like(out_LQE))
 
     def _kept(self, out: torch.Tensor) -> torch.Tensor:
-        self._outputs.append(out[: self.num_rows].flatten(1).clone())
+        self._outputs.append(out[: self._inner.table.num_rows].flatten(1).clone())
         return out
 
 
@@ -94,6 +94,8 @@ class WatchedModel(nn.Module):
         self.attends = attends
         self.hidden: list[torch.Tensor] = []  # [rows, D] of each forward
         self.outputs: list[list[torch.Tensor]] = []  # of each forward, of each layer: [rows, ..]
+        self.recurrences: list[list[Recurrence]] = []  # the same, of linear layers, if wanted
+        self.keeps_recurrences = False
         self.state: torch.Tensor | None = None  # [J, H, K, V] fp64, after the last forward
         self.hidden_positions: torch.Tensor | None = None  # whose keys no live row may see
 
@@ -105,7 +107,7 @@ class WatchedModel(nn.Module):
 
     def forget(self) -> None:
         """Drop what was kept."""
-        self.hidden, self.outputs, self.state = [], [], None
+        self.hidden, self.outputs, self.recurrences, self.state = [], [], [], None
 
     @torch.no_grad()
     def forward(self, ids_L: torch.Tensor, context: ForwardContext) -> torch.Tensor:
@@ -117,8 +119,10 @@ class WatchedModel(nn.Module):
         outputs: list[torch.Tensor] = []
         watched = _WatchedContext(context, outputs, attends=self.attends)
         hidden_LD: torch.Tensor = self.inner.forward(ids_L, watched)
-        self.hidden.append(hidden_LD[: context.num_rows].clone())
+        self.hidden.append(hidden_LD[: context.table.num_rows].clone())
         self.outputs.append(outputs)
+        if self.keeps_recurrences:
+            self.recurrences.append(watched.recurrences)
         saves = [item.slot for item in context.table.items if item.kind is ItemKind.SAVE]
         if saves:
             self.state = context.states[saves[-1]].double().cpu()
@@ -175,8 +179,10 @@ class Probe:
         self._numbers: Iterator[int] = itertools.count()
 
     def warm(self, prompt: SegmentedPrompt) -> None:
-        """Put the prompt's segments into the pool."""
-        self.warm_parts(inner_parts(prompt))
+        """Put the prompt's segments into the pool, behind its leading part if that is wanted."""
+        first = prompt.parts[0]
+        anchor = first.token_ids if first.role is Role.LEADING else ()
+        self.warm_parts(tuple(replace(part, anchor=anchor) for part in inner_parts(prompt)))
 
     def warm_parts(self, parts: tuple[PromptPart, ...]) -> None:
         """Put segments into the pool in one go."""

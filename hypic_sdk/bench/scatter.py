@@ -54,6 +54,7 @@ ALWAYS_SPREAD = CostModel(
     live_ms_per_token=0,
 )  # fmt: skip
 NUM_TOKENS = 12  # of each reply
+TOKEN_RANGE = 397  # of made-up documents: every vocabulary has so many
 START_TIMEOUT_S = 600.0
 
 
@@ -168,7 +169,7 @@ def documents(sizes: Sequence[int]) -> tuple[PromptPart, ...]:
     """Made-up documents of these lengths; no two are the same."""
     parts = []
     for place, size in enumerate(sizes):
-        ids = tuple(100 + (17 * place + 5 * i + i * i % 7) % 4000 for i in range(size))
+        ids = tuple(100 + (17 * place + 5 * i + i * i % 7) % TOKEN_RANGE for i in range(size))
         parts.append(PromptPart(Role.INNER, ids, segment_id(str(ids))))
     return tuple(parts)
 

@@ -48,13 +48,6 @@ def rouge_l(said: str, wanted: str) -> float:
     return 2.0 * row[-1] / (len(a) + len(b))
 
 
-def divergence_rows(wanted_NV: torch.Tensor, other_NV: torch.Tensor) -> torch.Tensor:
-    """KL(wanted || other) of each row of logits, in nats: [N] fp64."""
-    wanted = wanted_NV.double().log_softmax(-1)
-    other = other_NV.double().log_softmax(-1)
-    return (wanted.exp() * (wanted - other)).sum(-1).clamp_min(0.0)
-
-
 def relative_l2(other: torch.Tensor, wanted: torch.Tensor) -> float:
     """|other - wanted| / |wanted|; 0 where both are zero."""
     difference = float((other.double() - wanted.double()).norm())

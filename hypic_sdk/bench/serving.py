@@ -20,7 +20,7 @@ import torch
 from hypic_sdk.bench.report import Spread, circumstances
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_layer import pair_costs, state_errors
-from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of
+from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, graph_notes, model_of
 from hypic_sdk.bench.serving_peer import peer_prefill
 from hypic_sdk.bench.serving_profile import write_profile
 from hypic_sdk.config import MIB, MODES
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DECODE_TOKENS = 24
+WARM_UPS = 4  # of a shape: compiled, looked at, captured; and one more
 MODES_BESIDE = ("addition", "transition", "transition_rope", "prefix_cache")
 
 
@@ -89,7 +90,7 @@ def _hits(
     segments = bench.segments(10, how_many, count)
     bench.warm(engine, segments)
     found, report = [], None
-    for i in range(bench.sizes.num_runs + 2):
+    for i in range(bench.sizes.num_runs + WARM_UPS):
         order = segments[i % how_many :] + segments[: i % how_many]
         ms, report = bench.first_token(engine, bench.prompt(order, 100 * how_many + i))
         found.append(ms)
@@ -98,10 +99,14 @@ def _hits(
     return Row(
         name,
         "ms",
-        Spread.of(found[2:]),
+        Spread.of(found[WARM_UPS:]),
         target=target,
         floor=floors.forward_ms(report.live_tokens, entry_tokens=[count] * how_many),
-        notes={"live_tokens": report.live_tokens, "cached_tokens": report.cached_tokens},
+        notes={
+            "live_tokens": report.live_tokens,
+            "cached_tokens": report.cached_tokens,
+            **graph_notes(engine),
+        },
     )
 
 
@@ -148,7 +153,10 @@ def decode_steps(batch: int, target: float) -> Measure:
             Spread.of(found[3:]),
             target=target,
             floor=floors.decode_ms(batch, count),
-            notes={"tokens_per_s": round(1e3 * batch / Spread.of(found[3:]).median, 1)},
+            notes={
+                "tokens_per_s": round(1e3 * batch / Spread.of(found[3:]).median, 1),
+                **graph_notes(engine),
+            },
         )
 
     measure.__qualname__ = f"decode_{batch}"
@@ -236,10 +244,11 @@ def other_modes(bench: Bench, floors: Floors) -> Iterator[Row]:
         engine, found = bench.engine(mode), []
         if MODES[mode].segments:
             bench.warm(engine, segments)
-        for i in range(min(3, bench.sizes.num_runs) + 1):
+        for i in range(min(3, bench.sizes.num_runs) + WARM_UPS):
             order = segments[i % 4 :] + segments[: i % 4]
             found.append(bench.first_token(engine, bench.prompt(order, 900 + i))[0])
-        yield Row(f"TTFT, 4 x 4k, {mode}, documents in another order", "ms", Spread.of(found[1:]))
+        spread = Spread.of(found[WARM_UPS:])
+        yield Row(f"TTFT, 4 x 4k, {mode}, documents in another order", "ms", spread)
 
 
 def transformers_arm(bench: Bench, floors: Floors) -> Iterator[Row]:
@@ -249,10 +258,11 @@ def transformers_arm(bench: Bench, floors: Floors) -> Iterator[Row]:
         yield Row(name, unit, found)
 
 
+decode_1 = decode_steps(1, 4.0)
 ROWS: tuple[Measure, ...] = (
     segment_bytes,
     hits_4x4k,
-    decode_steps(1, 4.0),
+    decode_1,
     cold_segments,
     decode_steps(32, 18.0),
     cold_text,
@@ -262,7 +272,7 @@ ROWS: tuple[Measure, ...] = (
     layer_zero,
     other_modes,
 )
-PROFILED: tuple[Measure, ...] = (hits_4x4k, cold_segments)
+PROFILED: tuple[Measure, ...] = (hits_4x4k, decode_1, cold_segments)
 
 
 @dataclass(slots=True)
@@ -362,7 +372,7 @@ def _profile(
     console: Console, report: Report, measure: Measure, bench: Bench, floors: Floors
 ) -> None:
     """Where the time of a row goes, by kernel."""
-    name = measure.__name__
+    name = measure.__qualname__
     assert report.folder is not None, "profiles are files"
     try:
         for line in write_profile(name, bench, report.folder):

@@ -59,6 +59,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 32,
     },
 }
+SHAPES["tiny-8k"] = {**SHAPES["tiny"], "vocab_size": 8192}  # that of the packaged tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,15 @@ def model_of(shape: str, folder: Path | None, device: torch.device) -> Any:
     if folder is not None:
         return load_model(folder, device=device).model
     return random_model(shape, device)
+
+
+def graph_notes(engine: Engine) -> dict[str, Any]:
+    """How many forwards were replays so far, and why the others were none."""
+    counts = engine.graph_counts
+    if counts is None:
+        return {"graphs": "off"}
+    told = f"{counts.num_replayed} of {counts.num_captured}, {counts.capture_s:.1f} s"
+    return {"graphs": told, "eager": dict(counts.eager)}
 
 
 @final

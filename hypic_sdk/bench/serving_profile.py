@@ -28,7 +28,16 @@ def _cold(bench: Bench) -> Callable[[], object]:
     return lambda: bench.first_token(engine, bench.prompt(segments, 9002))
 
 
-_PROFILED = {"hits_4x4k": _hits, "cold_segments": _cold}
+def _decode(bench: Bench) -> Callable[[], object]:
+    """One step of one request that decodes, at 4k of context."""
+    engine, documents = bench.engine(), bench.segments(10, 1, bench.sizes.tokens(4096))
+    engine.submit(bench.request(bench.prompt(documents, 9003), max_tokens=64, reuse=True))
+    for _ in range(6):
+        engine.step()
+    return engine.step
+
+
+_PROFILED = {"hits_4x4k": _hits, "cold_segments": _cold, "decode_1": _decode}
 
 
 def write_profile(name: str, bench: Bench, folder: Path) -> Iterator[str]:
@@ -47,6 +56,8 @@ def write_profile(name: str, bench: Bench, folder: Path) -> Iterator[str]:
         call()
         bench.wait()
         wall_ms = 1e3 * (time.perf_counter() - start_s)
+    while bench.engine().has_work:
+        bench.engine().step()
     rows = kernel_rows(found, on_device=bench.device.type == "cuda")
     kernel_ms = sum(row["ms"] for row in rows)
     calls = sum(row["calls"] for row in rows)

@@ -67,11 +67,13 @@ class Subject:
     def probe(
         self, mode: str = "transition_rope_recompute", seam: SeamRule = SeamRule(), *,
         transition_dtype: str = "float16", min_segment_tokens: int = 64, attends: bool = True,
+        anchored: bool = False,
     ) -> Probe:  # fmt: skip
         """An engine over these weights, in a mode of `config.MODES`."""
         config = EngineConfig(
             device=str(self.device),
-            reuse=ReuseConfig(MODES[mode], seam, min_segment_tokens),
+            graphs="off",  # what is looked at in a forward is not in a replay of it
+            reuse=ReuseConfig(MODES[mode], seam, min_segment_tokens, anchored),
             store=StoreConfig(self.budget_bytes, 128, transition_dtype),
         )
         return Probe(self.model, self.fingerprint, config, attends=attends)

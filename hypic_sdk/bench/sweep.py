@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ STRATA = ("one document, trained sentences", "two documents", "latest wins", "ta
 DEFAULT_SEAM = "8"
 # head only; both ends; tail only (the head is widened to what the conv needs); shares of a segment
 SEAMS = ("0", "4", "8", "16", "32", "4+4", "8+8", "16+16", "0+8", "5%", "10%", "20%")
+ANCHORED_SEAMS = ("0", "8", "8+8", "16")  # behind the leading part, at the same live tokens
+ANCHORED = ", anchored"
 # (documents, tokens of each): length at one count, count at one length
 SHAPES = ((4, 80), (4, 160), (4, 320), (2, 120), (8, 120))
 MIN_SEGMENT_TOKENS = 48  # so that a seam of 16+16 leaves an interior in the shortest documents
@@ -45,12 +47,28 @@ class Setting:
     live_share: float
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Segments behind the leading part, against the same setting without."""
+
+    name: str
+    em_more: Interval
+    kl_more: Interval
+
+
 def seam_arms() -> list[Arm]:
-    """Every seam, one without any, and the default with fp32 transitions."""
+    """Every seam, one without any; the default with fp32 transitions, and anchored."""
     arms = [Arm(seam, seam=SeamRule.parse(seam)) for seam in SEAMS]
     plain = Arm("none", "transition_rope")
     precise = Arm("8, fp32 transition", transition_dtype="float32")
-    return [plain, *arms, precise]
+    anchored = [
+        replace(plain, name=plain.name + ANCHORED, anchored=True),
+        *(
+            Arm(seam + ANCHORED, seam=SeamRule.parse(seam), anchored=True)
+            for seam in ANCHORED_SEAMS
+        ),
+    ]
+    return [plain, *arms, precise, *anchored]
 
 
 def measure_arms(
@@ -92,8 +110,31 @@ def settings(rows: Sequence[Row], default: str) -> list[Setting]:
     return found
 
 
+def anchored_pairs(rows: Sequence[Row]) -> list[Pair]:
+    """Every anchored setting beside its like, paired by prompt."""
+    by_arm: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        by_arm.setdefault(row.arm, {})[row.case] = row
+    pairs = []
+    for name in by_arm:
+        plain = by_arm.get(name.removesuffix(ANCHORED))
+        if not name.endswith(ANCHORED) or plain is None:
+            continue
+        own = list(by_arm[name].values())
+        worlds = [row.world for row in own]
+        pairs.append(
+            Pair(
+                name,
+                bootstrap([row.em - plain[row.case].em for row in own], worlds),
+                bootstrap([row.kl - plain[row.case].kl for row in own], worlds),
+            )
+        )
+    return pairs
+
+
 def advice(found: Sequence[Setting], default: str) -> str:
-    """What the default seam should be, as far as these figures carry."""
+    """What the default seam should be, as far as these figures carry; anchors are no seam."""
+    found = [one for one in found if not one.name.endswith(ANCHORED)]
     base = next(one for one in found if one.name == default)
     better = [one for one in found[1:] if one.em_more.low > 0.0]
     cheaper = [
@@ -144,6 +185,14 @@ def table_of(found: Sequence[Setting], title: str) -> Table:
     return table
 
 
+def pairs_table(pairs: Sequence[Pair]) -> Table:
+    """Pairs as a table."""
+    table = Table("setting", "EM to the same without", "KL to it", title="behind the leading part")
+    for one in pairs:
+        table.add_row(one.name, one.em_more.text(100), one.kl_more.text(1, 4))
+    return table
+
+
 def run_sweep_bench(
     console: Console, *, model: str | None, per_count: int, folder: Path | None, device_name: str
 ) -> None:
@@ -155,25 +204,28 @@ def run_sweep_bench(
         console.print(line, style="dim")
 
     cases = make_cases(CaseSizes(per_count, (4,), (100, 180), 1), STRATA)
-    seams = settings(measure_arms(subject, cases, seam_arms(), say), DEFAULT_SEAM)
+    rows = measure_arms(subject, cases, seam_arms(), say)
+    seams, pairs = settings(rows, DEFAULT_SEAM), anchored_pairs(rows)
     shapes = {
         name: settings(rows, DEFAULT)[-1]
         for name, rows in shape_rows(subject, per_count, say).items()
     }
     console.print(table_of(seams, f"seams (head, head+tail, share), {len(cases)} prompts"))
+    console.print(pairs_table(pairs))
     console.print(table_of(list(shapes.values()), "the default, in the order below"))
     console.print("; ".join(shapes))
     told = advice(seams, DEFAULT_SEAM)
     console.print(told, highlight=False)
     console.print(str(circumstances()), style="dim")
     if folder is not None:
-        _write(folder, subject, seams, shapes, told)
+        _write(folder, subject, seams, pairs, shapes, told)
 
 
 def _write(
     folder: Path,
     subject: Subject,
     seams: Sequence[Setting],
+    pairs: Sequence[Pair],
     shapes: dict[str, Setting],
     told: str,
 ) -> None:
@@ -183,6 +235,7 @@ def _write(
         "circumstances": asdict(circumstances()),
         "advice": told,
         "seams": [asdict(one) for one in seams],
+        "anchored": [asdict(one) for one in pairs],
         "shapes": {name: asdict(one) for name, one in shapes.items()},
     }
     (folder / "sweep.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")

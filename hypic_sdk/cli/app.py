@@ -14,7 +14,9 @@ from hypic_sdk.cli.options import (
     DEFAULT_BUDGET_MIB,
     DEFAULT_MIN_TOKENS,
     DEFAULT_SEAM,
+    DEFAULT_SHADOW_TOKENS,
     BudgetOption,
+    GateOption,
     KeyOption,
     KeysOption,
     MinTokensOption,
@@ -23,12 +25,20 @@ from hypic_sdk.cli.options import (
     ScriptOption,
     SeamOption,
     SegmentsFileOption,
+    ShadowLimitOption,
+    ShadowOption,
+    ShadowTokensOption,
     UrlOption,
+    WorkerKeyOption,
     WorkersOption,
     engine_config,
+    with_shadow,
 )
-from hypic_sdk.cli.scatter import bench_scatter
+from hypic_sdk.cli.pairs import bench_pairs
+from hypic_sdk.cli.replay import bench_replay
+from hypic_sdk.cli.scatter import bench_capacity, bench_scatter
 from hypic_sdk.cli.segments_app import segments_app
+from hypic_sdk.cli.worker import worker, worker_key
 from hypic_sdk.config import DEFAULT_MODE
 from hypic_sdk.errors import ConfigError, HypicError, ModelFileError, RequestError
 from hypic_sdk.version import __version__
@@ -40,7 +50,10 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(no_args_is_help=True, help="Measurements on this machine.")
 app.add_typer(bench_app, name="bench")
+bench_app.command("pairs")(bench_pairs)
+bench_app.command("replay")(bench_replay)
 bench_app.command("scatter")(bench_scatter)
+bench_app.command("capacity")(bench_capacity)
 app.add_typer(segments_app, name="segments")
 
 QUESTION_HELP = "Ask this, and no further questions; may be given again."
@@ -78,10 +91,12 @@ def demo(
     """Documents of an invented town, cached once, asked about in several orders."""
     from hypic_sdk.cli.demo import run_demo
 
-    run_demo(Console(), questions=tuple(question or ()), interactive=interactive)
+    run_demo(Console(markup=False), questions=tuple(question or ()), interactive=interactive)
 
 
 app.command()(generate)
+app.command()(worker)
+app.command("worker-key")(worker_key)
 
 
 @app.command()
@@ -96,15 +111,21 @@ def serve(
     segments_file: SegmentsFileOption = None,
     script: ScriptOption = None,
     workers: WorkersOption = 1,
+    gate: GateOption = None,
+    worker_key: WorkerKeyOption = None,
     mode: ModeOption = DEFAULT_MODE,
     seam: SeamOption = DEFAULT_SEAM,
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
     cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
+    shadow: ShadowOption = None,
+    shadow_limit_kl: ShadowLimitOption = None,
+    shadow_tokens: ShadowTokensOption = DEFAULT_SHADOW_TOKENS,
 ) -> None:
     """Serve a model over HTTP: OpenAI-shaped, and aware of documents."""
-    from hypic_sdk.cli.serve import run_serve
+    from hypic_sdk.cli.serve import gate_settings, run_serve
 
     config = engine_config(mode, seam, min_segment_tokens, cache_mib)
+    config = with_shadow(config, shadow, shadow_limit_kl, shadow_tokens)
     run_serve(
         Console(),
         model=model,
@@ -115,6 +136,7 @@ def serve(
         segments_file=segments_file,
         script_file=script,
         num_workers=workers,
+        gate=gate_settings(gate, worker_key),
         config=config,
     )
 
@@ -132,7 +154,7 @@ def doctor(
     from hypic_sdk.cli.doctor import run_doctor
 
     config = engine_config(mode, seam, min_segment_tokens, cache_mib)
-    run_doctor(Console(), model=model, config=config, as_json=as_json)
+    run_doctor(Console(markup=False), model=model, config=config, as_json=as_json)
 
 
 @app.command()
@@ -163,7 +185,8 @@ def explain(
     documents = tuple(document or ())
     config = engine_config(mode, seam, min_segment_tokens)
     where = Where(url, api_key, is_offline=offline or model is not None, model=model, config=config)
-    run_explain(Console(), prompt, question, documents, where=where, as_json=as_json)
+    console = Console(markup=False)
+    run_explain(console, prompt, question, documents, where=where, as_json=as_json)
 
 
 @bench_app.command("reuse")

@@ -16,6 +16,7 @@ from hypic_sdk.cli import picture
 from hypic_sdk.cli.opening import open_local, warm
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
+from hypic_sdk.errors import HypicError
 from hypic_sdk.wire.replies import ChatCompletion
 from hypic_sdk.wire.report import CacheReport
 from hypic_sdk.wire.segments import SegmentObject
@@ -29,7 +30,7 @@ NUM_SHOWN_QUESTIONS = 3
 ORDER_SEED = 7
 
 INTRODUCTION = """\
-[bold]hypic demo[/bold]: a small trained model, shipped inside this package, reads documents of an \
+hypic demo: a small trained model, shipped inside this package, reads documents of an \
 invented town. Each document is cached once, alone. Afterwards every question starts from the \
 cached documents, in whatever order they stand: nothing but the seams, the glue and the question \
 goes through the model. "full recompute" is the same engine with reuse off."""
@@ -52,6 +53,7 @@ def run_demo(console: Console, *, questions: tuple[str, ...], interactive: bool 
     """Load, cache the library, ask the library's questions (or these), then the visitor's own.
 
     Args:
+        console: one that takes no markup: texts of documents and visitors are printed on it.
         interactive: whether to go on with a prompt; none: if this is a terminal and no question
             was given.
     """
@@ -63,9 +65,8 @@ def run_demo(console: Console, *, questions: tuple[str, ...], interactive: bool 
         rng = random.Random(ORDER_SEED)
         for question, expected in questions_to_ask(questions):
             console.print(Rule())
-            console.print(
-                f"[bold]{question}[/bold]" + (f"   (expected: {expected})" if expected else "")
-            )
+            console.print(question, style="bold", end="")
+            console.print(f"   (expected: {expected})" if expected else "")
             ask_in_two_orders(console, local, shelf, rng, question)
         show_what_can_be_asked(console)
         if interactive:
@@ -178,11 +179,14 @@ def converse(console: Console, local: LocalHypic, shelf: Shelf, rng: random.Rand
             return
         if not line.strip():
             return
-        if line.startswith("+"):
-            shelf = with_document(console, local, shelf, line[1:].strip())
-        else:
-            show_untaught_words(console, line)
-            ask_in_two_orders(console, local, shelf, rng, line.strip())
+        try:
+            if line.startswith("+"):
+                shelf = with_document(console, local, shelf, line[1:].strip())
+            else:
+                show_untaught_words(console, line)
+                ask_in_two_orders(console, local, shelf, rng, line.strip())
+        except HypicError as error:  # the visitor's next line is welcome all the same
+            console.print(f"{error.code}: {error.message}", style="red")
 
 
 def with_document(console: Console, local: LocalHypic, shelf: Shelf, text: str) -> Shelf:

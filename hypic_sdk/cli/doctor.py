@@ -64,12 +64,16 @@ def show(console: Console, report: DoctorReport) -> None:
     ]:
         table.add_row(name, value)
     console.print(table)
-    console.print(_segment_table(report.memory))
+    if report.memory.segments:
+        console.print(_segment_table(report.memory))
     console.print(_op_table(report))
     console.print(_law_table(report))
     for note in report.notes:
         console.print(f"note: {note}", style="yellow", highlight=False)
-    console.print("this model can be served here", style="green")
+    if report.memory.fits:
+        console.print("this model can be served here", style="green")
+    else:
+        console.print("this model can be served here once there is room for it", style="yellow")
 
 
 def _grid() -> Table:
@@ -171,12 +175,17 @@ def _memory_rows(memory: MemoryPlan) -> list[tuple[str, str]]:
             f"{_bytes(memory.transition_row_bytes)}, keys and values of {memory.num_kv_tokens:,} "
             f"tokens of {_bytes(memory.kv_token_bytes)}",
         ),
-        (
-            "shortest segment",
-            f"{memory.min_segment_tokens} tokens are kept (seam {memory.seam}); shorter ones are "
-            "computed in place",
-        ),
+        ("shortest segment", _shortest_words(memory)),
     ]
+
+
+def _shortest_words(memory: MemoryPlan) -> str:
+    if memory.min_segment_tokens is None:
+        return "none is kept in this mode"
+    return (
+        f"{memory.min_segment_tokens} tokens are kept (seam {memory.seam}); shorter ones are "
+        "computed in place"
+    )
 
 
 def _segment_table(memory: MemoryPlan) -> Table:

@@ -78,4 +78,4 @@ def generate(
     )
     ask = Ask(question, tuple(document or ()), system, options, off)
     config = engine_config(mode, seam, min_segment_tokens, cache_mib)
-    run_generate(Console(), ask, model=model, config=config, as_json=as_json)
+    run_generate(Console(markup=False), ask, model=model, config=config, as_json=as_json)

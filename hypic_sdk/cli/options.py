@@ -15,6 +15,7 @@ from hypic_sdk.config import (
     EngineConfig,
     ReuseConfig,
     SeamRule,
+    ShadowConfig,
     StoreConfig,
 )
 from hypic_sdk.errors import ConfigError
@@ -46,10 +47,18 @@ WorkersOption = Annotated[
     int,
     typer.Option(
         "--workers",
-        min=1,
+        min=0,
         max=64,
         help="Engine processes that share the work; each has a whole model and a whole cache.",
     ),
+]
+GateOption = Annotated[
+    str | None,
+    typer.Option("--gate", help="HOST:PORT where workers of other hosts join (hypic worker)."),
+]
+WorkerKeyOption = Annotated[
+    Path | None,
+    typer.Option("--worker-key", help="The key file that they share (hypic worker-key)."),
 ]
 UrlOption = Annotated[
     str | None,
@@ -60,6 +69,25 @@ KeyOption = Annotated[
 ]
 BudgetOption = Annotated[int, typer.Option("--cache-mib", help="Memory of both pools, in MiB.")]
 
+ShadowOption = Annotated[
+    float | None,
+    typer.Option(
+        "--shadow",
+        help="Recompute replies in full while nobody waits, for at most this share of time (0.02), "
+        "and count what differs.",
+    ),
+]
+ShadowLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--shadow-limit-kl",
+        help="With --shadow: over so many nats a token, reuse is off until SIGUSR1.",
+    ),
+]
+ShadowTokensOption = Annotated[
+    int, typer.Option("--shadow-tokens", help="With --shadow: of prompt and reply, at most.")
+]
+
 ScriptOption = Annotated[
     Path | None,
     typer.Option("--script", help="Rules of `--model scripted`; none is what is built in."),
@@ -68,6 +96,7 @@ ScriptOption = Annotated[
 DEFAULT_SEAM = str(SeamRule())
 DEFAULT_MIN_TOKENS = ReuseConfig().min_segment_tokens
 DEFAULT_BUDGET_MIB = StoreConfig().budget_bytes // MIB
+DEFAULT_SHADOW_TOKENS = ShadowConfig().max_tokens
 
 
 def engine_config(
@@ -82,3 +111,15 @@ def engine_config(
     reuse = ReuseConfig(MODES[mode], SeamRule.parse(seam), min_segment_tokens)
     base = EngineConfig()
     return replace(base, reuse=reuse, store=replace(base.store, budget_bytes=cache_mib * MIB))
+
+
+def with_shadow(
+    config: EngineConfig, share: float | None, limit_kl: float | None, max_tokens: int
+) -> EngineConfig:
+    """The same with live checks (none: without).  Raises ConfigError for a limit without them."""
+    if share is None:
+        if limit_kl is not None:
+            raise ConfigError("--shadow-limit-kl is a limit on what --shadow finds: give both")
+        return config
+    shadow = ShadowConfig(share=share, max_tokens=max_tokens, limit_kl=limit_kl)
+    return replace(config, shadow=shadow)

@@ -36,7 +36,7 @@ def add(
     from hypic_sdk.client import Hypic
 
     with Hypic(url, api_key=api_key) as client:
-        run_add(Console(), client, paths, pattern=pattern, and_warm=warm)
+        run_add(Console(markup=False), client, paths, pattern=pattern, and_warm=warm)
 
 
 @segments_app.command("list")
@@ -50,7 +50,7 @@ def list_(
     from hypic_sdk.client import Hypic
 
     with Hypic(url, api_key=api_key) as client:
-        run_list(Console(), client, as_json=as_json)
+        run_list(Console(markup=False), client, as_json=as_json)
 
 
 @segments_app.command()
@@ -64,7 +64,7 @@ def show(
     from hypic_sdk.client import Hypic
 
     with Hypic(url, api_key=api_key) as client:
-        run_show(Console(), client, name)
+        run_show(Console(markup=False), client, name)
 
 
 @segments_app.command()
@@ -74,7 +74,7 @@ def rm(names: NamesArgument, url: UrlOption = None, api_key: KeyOption = None) -
     from hypic_sdk.client import Hypic
 
     with Hypic(url, api_key=api_key) as client:
-        run_rm(Console(), client, names)
+        run_rm(Console(markup=False), client, names)
 
 
 @segments_app.command("warm")
@@ -92,4 +92,4 @@ def warm_(
         raise RequestError("name segments, or take --all")
     with Hypic(url, api_key=api_key) as client:
         segments = list(every_segment(client)) if everything else find_all(client, names or ())
-        run_warm(Console(), client, segments)
+        run_warm(Console(markup=False), client, segments)

@@ -14,6 +14,8 @@ from hypic_sdk.errors import ConfigError, UnsupportedError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hypic_sdk.server.worker_gate import GateSettings
+
 
 SCRIPTED = "scripted"
 """The model that is none: rules answer, for tests."""
@@ -42,6 +44,7 @@ def run_serve(
     segments_file: Path | None,
     script_file: Path | None = None,
     num_workers: int = 1,
+    gate: GateSettings | None = None,
     config: EngineConfig,
 ) -> None:
     """Serve until a signal.
@@ -73,8 +76,33 @@ def run_serve(
         is_scripted=is_scripted,
         script_file=script_file,
         num_workers=num_workers,
+        gate=gate,
     )
     asyncio.run(serve(settings, partial(_announce, console, settings.model_name)))
+
+
+def gate_settings(at: str | None, key_file: Path | None) -> GateSettings | None:
+    """Where workers of other hosts are let in; none: nowhere.
+
+    Raises:
+        ConfigError: an address without a key, or a key without an address.
+    """
+    if at is None and key_file is None:
+        return None
+    if at is None or key_file is None:
+        raise ConfigError("workers of other hosts need both --gate and --worker-key")
+    from hypic_sdk.server.worker_gate import GateSettings
+
+    host, port = host_and_port(at)
+    return GateSettings(host, port, key_file)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """The two halves of 10.0.0.1:7000.  Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"an address and a port are written 10.0.0.1:7000, got {text!r}")
+    return host.strip("[]"), int(port)
 
 
 def _announce(console: Console, model_name: str, url: str) -> None:

@@ -21,7 +21,7 @@ from hypic_sdk.wire.segment_page import AsyncSegmentPage, ComingPage
 from hypic_sdk.wire.segment_shorthand import (
     raise_failure,
     register_request,
-    segment_item,
+    segment_items,
     segment_update,
     selection,
     warm_request,
@@ -99,7 +99,7 @@ class AsyncSegments:
             HypicError: with `warm="wait"`, why the first that is not warm is not; all are
                 registered.
         """
-        items = [*map(segment_item, texts)]
+        items = [*segment_items(texts)]
         gate = asyncio.Semaphore(_MAX_CALLS)
 
         async def register(batch: builtins.list[dict[str, Any]]) -> builtins.list[SegmentObject]:

@@ -15,8 +15,9 @@ import aiohttp
 from hypic_sdk.client.events import EventParser, ServerEvent
 from hypic_sdk.client.protocol import Call, error_of
 from hypic_sdk.client.retries import Retries
-from hypic_sdk.errors import ConfigError, ConnectionFailed, HypicError, RequestTimeout
+from hypic_sdk.errors import ConnectionFailed, HypicError, RequestTimeout
 from hypic_sdk.version import __version__
+from hypic_sdk.wire.shorthand import checked_timeout
 
 _CONNECT_S = 10.0
 
@@ -35,7 +36,7 @@ class Connection:
         headers: Mapping[str, str],
     ) -> None:
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
-        self._timeout_s = _checked(timeout_s)
+        self._timeout_s = checked_timeout(timeout_s)
         self._retries = retries
         self._headers = {"User-Agent": f"hypic-sdk/{__version__}", **headers}
         if api_key is not None:
@@ -50,13 +51,13 @@ class Connection:
         """The same server over the same sessions, with other limits; what is left out stays."""
         other = copy(self)
         if timeout_s is not None:
-            other._timeout_s = _checked(timeout_s)
+            other._timeout_s = checked_timeout(timeout_s)
         if max_retries is not None:
             other._retries = replace(self._retries, max_retries=max_retries)
         return other
 
     def _time(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else _checked(timeout_s)
+        return self._timeout_s if timeout_s is None else checked_timeout(timeout_s)
 
     async def send(self, call: Call, *, timeout_s: float | None = None) -> bytes:
         """The body of the reply.
@@ -193,11 +194,3 @@ def _typed_errors(call: Call) -> Iterator[None]:
     except (aiohttp.ClientError, ConnectionError) as error:
         said = str(error) or type(error).__name__
         raise ConnectionFailed(f"{what}: the connection broke: {said}", sent=True) from error
-
-
-def _checked(timeout_s: float) -> float:
-    """Raises ConfigError: no time that a call could take."""
-    given: object = timeout_s
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given > 0:
-        raise ConfigError(f"timeout_s is a positive number of seconds, not {given!r}")
-    return timeout_s

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import weakref
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar, final
@@ -55,6 +57,8 @@ class LoopThread:
                     target=self._work, args=(self._loop,), name="hypic-client", daemon=True
                 )
                 self._thread.start()
+                # a client that nobody closed ends with its last user
+                self._ending = weakref.finalize(self, _stop, self._loop)
             return self._loop
 
     @staticmethod
@@ -75,6 +79,12 @@ class LoopThread:
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    """End a loop, if nobody has yet."""
+    with contextlib.suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:

@@ -28,8 +28,8 @@ from hypic_sdk.wire.shorthand import (
     CompletionOptions,
     SegmentRef,
     chat_request,
+    checked_id,
     completion_request,
-    id_of,
     segment_ids,
 )
 
@@ -99,8 +99,7 @@ def ids(path: str, segments: Iterable[SegmentRef]) -> Call:
 
 def segment_path(segment: SegmentRef) -> str:
     """The path of one segment.  Raises RequestError for what is no id."""
-    [id_] = segment_ids([id_of(segment)]).segment_ids
-    return f"/v1/segments/{id_}"
+    return f"/v1/segments/{checked_id(segment)}"
 
 
 def parsed(model: type[Model], body: bytes, *, request_id: str | None = None) -> Model:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypic_sdk.demo import words
 from hypic_sdk.demo.heldout import DROPPABLE, ROUGHENED_VERBS, SMALL_WORDS
 from hypic_sdk.demo.naming import PRONOUNS, Entity
-from hypic_sdk.demo.relations import RELATIONS, Part, capitalise, fill, possessive
+from hypic_sdk.demo.relations import RELATIONS, Part, capitalise, fill, named_once, possessive
 from hypic_sdk.demo.wrappers import CLOSERS, OPENERS, UPDATE_OPENERS
 
 FILLERS = (
@@ -161,16 +161,8 @@ class Writer:
 
     def _mixed(self, template: str, fact: Fact) -> str:
         """Name the subject once; the later slots are pronouns."""
-        pronouns = PRONOUNS[fact.entity.pronoun]
-        named = (fact.entity.name, possessive(fact.entity.name), fact.entity.name)
-        places = [template.find(slot) for slot in ("{s}", "{p}", "{o}")]
-        first = min(place for place in places if place >= 0)
-        forms = [
-            name if place == first else pronoun
-            for place, name, pronoun in zip(places, named, pronouns, strict=True)
-        ]
-        subject, genitive, object_form = forms
-        return fill(template, subject, genitive, object_form, fact.value)
+        forms = named_once(template, fact.entity.name, PRONOUNS[fact.entity.pronoun])
+        return fill(template, *forms, fact.value)
 
     def _template(self, fact: Fact) -> str:
         relation = RELATIONS[fact.relation]

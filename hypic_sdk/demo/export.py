@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -22,8 +23,17 @@ def write_config(config: ReaderConfig, tokenizer: Path, out: Path) -> None:
     (out / "config.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
+def tokenizer_digest(folder: Path) -> str:
+    """What the index says of the tokenizer, so that another one beside the weights is refused.
+
+    SHA-256 (hexadecimal) of its content in one layout, as `PromptTokenizer.from_folder` checks it.
+    """
+    file = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    return hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest()
+
+
 def save_reader(reader: Reader, tokenizer: Path, out: Path) -> None:
-    """Write bf16 shards, their index, config and tokenizer."""
+    """Write bf16 shards, their index (which names the tokenizer), config and tokenizer."""
     out.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, torch.Tensor]] = [{}]
     room = MAX_SHARD_BYTES
@@ -41,7 +51,8 @@ def save_reader(reader: Reader, tokenizer: Path, out: Path) -> None:
         save_file(shard, out / file, metadata={"format": "pt"})
         places |= dict.fromkeys(shard, file)
     total = sum(w.numel() * 2 for shard in shards for w in shard.values())
-    index_text = json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=1)
+    metadata = {"total_size": total, "tokenizer_sha256": tokenizer_digest(tokenizer)}
+    index_text = json.dumps({"metadata": metadata, "weight_map": places}, indent=1)
     (out / "model.safetensors.index.json").write_text(index_text + "\n")
     write_config(reader.config, tokenizer, out)
     if tokenizer.resolve() != out.resolve():

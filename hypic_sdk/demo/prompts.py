@@ -200,6 +200,15 @@ def hidden_documents(
     return hidden
 
 
+def stretches(one: Encoded) -> tuple[np.ndarray, np.ndarray]:
+    """Return, token by token, which document or live stretch it is of, and its place within."""
+    starts = np.flatnonzero(np.diff(one.documents, prepend=-2) != 0)
+    lengths = np.diff(np.append(starts, len(one)))
+    return np.repeat(np.arange(len(starts)), lengths), np.arange(len(one)) - np.repeat(
+        starts, lengths
+    )
+
+
 def pack(
     rows: Sequence[Sequence[Encoded]],
     length: int,
@@ -226,12 +235,10 @@ def pack(
             interior[row, here] = kept = interior_mask(one)
             if rng is not None and rng.random() < hiding.prompts:
                 hidden[row, here] = kept & hidden_documents(one, kept, rng, hiding)
-            starts = np.flatnonzero(np.diff(one.documents, prepend=-2) != 0)
-            lengths = np.diff(np.append(starts, len(one)))
-            numbers = np.arange(num_stretches, num_stretches + len(starts))
-            arrays["stretch"][row, here] = np.repeat(numbers, lengths)
-            arrays["stretch_position"][row, here] = np.arange(len(one)) - np.repeat(starts, lengths)
-            num_stretches += len(starts)
+            numbers, positions = stretches(one)
+            arrays["stretch"][row, here] = num_stretches + numbers
+            arrays["stretch_position"][row, here] = positions
+            num_stretches += int(numbers[-1]) + 1
             for a in one.answers:
                 where = (row, at + a.start - 1, at + a.stop - 1)
                 answers.append(

@@ -27,6 +27,7 @@ from hypic_sdk.demo.heldout import (
     held_out,
     words_of,
 )
+from hypic_sdk.demo.naming import PRONOUNS
 from hypic_sdk.demo.phrasings import (
     PERSON_FRAMES,
     QUESTION_FRAMES,
@@ -99,16 +100,16 @@ class Relation:
     @property
     def example_statement(self) -> str:
         """A sentence that a visitor may type."""
-        return render(
-            self.statements.own[0], EXAMPLE_SUBJECTS[self.subject_kind], self.example_value
-        )
+        return self._example(self.statements.own[0])
 
     @property
     def example_question(self) -> str:
         """A question that asks for `example_value`."""
-        return render(
-            self.questions.own[0], EXAMPLE_SUBJECTS[self.subject_kind], self.example_value
-        )
+        return self._example(self.questions.own[0])
+
+    def _example(self, template: str) -> str:
+        pronoun = "she" if self.subject_kind == "person" else "it"
+        return render(template, EXAMPLE_SUBJECTS[self.subject_kind], self.example_value, pronoun)
 
 
 EXAMPLE_SUBJECTS: Mapping[str, str] = {
@@ -140,9 +141,21 @@ def fill(template: str, subject: str, genitive: str, object_form: str, value: st
     return template.format(s=subject, p=genitive, o=object_form, v=value, a=with_article)
 
 
-def render(template: str, subject: str, value: str) -> str:
-    """Fill a template with a full name and a value, as one sentence."""
-    return capitalise(fill(template, subject, possessive(subject), subject, value))
+def named_once(template: str, name: str, pronouns: Sequence[str]) -> tuple[str, str, str]:
+    """Return what fills `{s}`, `{p}` and `{o}`: the name where the first stands, then pronouns."""
+    places = [template.find(slot) for slot in ("{s}", "{p}", "{o}")]
+    first = min((place for place in places if place >= 0), default=-1)
+    named = (name, possessive(name), name)
+    subject, genitive, object_form = (
+        form if place == first else pronoun
+        for place, form, pronoun in zip(places, named, pronouns, strict=True)
+    )
+    return subject, genitive, object_form
+
+
+def render(template: str, subject: str, value: str, pronoun: str = "she") -> str:
+    """Fill a template with a full name, later a pronoun, and a value, as one sentence."""
+    return capitalise(fill(template, *named_once(template, subject, PRONOUNS[pronoun]), value))
 
 
 def _split(phrasings: str) -> tuple[str, ...]:
@@ -211,9 +224,9 @@ def _build() -> dict[str, Relation]:
 RELATIONS: Mapping[str, Relation] = _build()
 
 
-#: every word of training's statements and questions, and the kinds of things they name
+#: every word of training's statements and questions, pronouns, and the kinds of things they name
 TAUGHT_WORDS = words_of(" ".join(ITEM_NOUNS)).union(
-    *(relation.words for relation in RELATIONS.values())
+    *(relation.words for relation in RELATIONS.values()), *PRONOUNS.values()
 )
 
 

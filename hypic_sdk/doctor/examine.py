@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from hypic_sdk.config import EngineConfig
+from hypic_sdk.config import MIB, EngineConfig
 from hypic_sdk.doctor.laws import check_laws
 from hypic_sdk.doctor.memory import memory_plan
 from hypic_sdk.doctor.prompts import template_facts, tokenizer_facts
@@ -25,7 +25,7 @@ from hypic_sdk.doctor.report import (
 from hypic_sdk.doctor.trial import run_trial
 from hypic_sdk.engine.opening import usable_device
 from hypic_sdk.engine.settings import EngineSettings, resolve_settings
-from hypic_sdk.errors import NumericsError
+from hypic_sdk.errors import ModelFileError, NumericsError
 from hypic_sdk.models.base import ModelSpec
 from hypic_sdk.models.headers import StoredTensor
 from hypic_sdk.models.hub import HubId, hub_headers, model_folder
@@ -58,12 +58,21 @@ def examine_model(
     """
     folder = model_folder(model, weights=False, cache=cache, endpoint=endpoint)
     hub_id = None if folder == Path(model) else HubId.parse(str(model))
-    if hub_id is None or any(folder.glob("*.safetensors")):
+    if hub_id is None or _has_every_shard(folder):
         return examine(folder, config)
     stored = hub_headers(hub_id, endpoint=endpoint)
     shards = sorted({tensor.path for copies in stored.values() for tensor in copies})
     files = ModelFiles(folder, folder / "config.json", tuple(shards), None)
     return examine_headers(files, stored, config)
+
+
+def _has_every_shard(folder: Path) -> bool:
+    """Whether a folder of the hub's cache is whole; a fetch may have been broken off."""
+    try:
+        model_files(folder)
+    except ModelFileError:
+        return False
+    return True
 
 
 def examine_headers(
@@ -210,10 +219,11 @@ def _notes(
 ) -> list[str]:
     """What works, and may still surprise."""
     notes, ends = [], checkpoint.loaded.config.eos_token_ids
-    needed = memory.weights_bytes + memory.budget_bytes
-    if memory.available_bytes is not None and needed > memory.available_bytes:
+    if not memory.fits and memory.available_bytes is not None:
+        needed = memory.weights_bytes + memory.budget_bytes
         notes.append(
-            f"weights and cache take {needed} bytes, {memory.available_bytes} are free here now"
+            f"weights and cache take {needed / MIB:,.0f} MiB, "
+            f"{memory.available_bytes / MIB:,.0f} MiB are free here now"
         )
     ignored = ignored_wishes(checkpoint.files.folder)
     if ignored:

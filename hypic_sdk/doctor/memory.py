@@ -48,12 +48,12 @@ def memory_plan(
         num_state_rows=sizes.num_state_rows,
         num_transition_rows=sizes.num_transition_rows,
         num_kv_tokens=sizes.num_kv_slots,
-        min_segment_tokens=shortest_kept(reuse, conv_width),
+        min_segment_tokens=shortest_kept(reuse, conv_width) if reuse.mode.segments else None,
         seam=str(reuse.seam) if reuse.mode.seam else "0",
         segments=tuple(
             segment_cost(num_tokens, layout, sizes, reuse, conv_width)
             for num_tokens in LENGTHS
-            if num_tokens <= max_context_tokens
+            if reuse.mode.segments and num_tokens <= max_context_tokens
         ),
     )
 

@@ -78,9 +78,16 @@ class MemoryPlan:
     num_state_rows: int
     num_transition_rows: int
     num_kv_tokens: int
-    min_segment_tokens: int  # shorter ones are not kept, by settings, seam and conv together
+    # shorter ones are not kept, by settings, seam and conv together; none: the mode keeps none
+    min_segment_tokens: int | None
     seam: str
     segments: tuple[SegmentCost, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and cache find room on the device now, as far as anybody says."""
+        needed = self.weights_bytes + self.budget_bytes
+        return self.available_bytes is None or needed <= self.available_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,15 +233,16 @@ class Admission:
                 evicted = self._store.was_evicted(gap.key)
                 misses[gap.key] = MissReason.EVICTED if evicted else MissReason.NEVER_WARMED
                 namespace = request.message.namespace
-                specs.append(EntrySpec(gap.key, gap.num_tokens, gap.seam, namespace, tokens))
+                spec = EntrySpec(gap.key, gap.entry_tokens, gap.entry_seam, namespace, tokens)
+                specs.append(spec)
         return hits, misses, specs
 
     def _enter(
         self, request: Request, draft: Draft, lease: Lease, *, now_s: float, stamp: int
     ) -> None:
         """Turn the lease into a grant; begin or join the cold jobs."""
-        parts, chain = request.layout.prompt.parts, draft.chain
-        part_of = {gap.key: parts[gap.part_index] for gap in draft.plan.gaps}
+        layout, chain = request.layout, draft.chain
+        part_of = {gap.key: layout.entry_part(gap) for gap in draft.plan.gaps}
         own = [spec.key for spec in draft.need.new_entries]
         for key in own:
             self._cold.add(part_of[key], lease.detach(key), stamp)

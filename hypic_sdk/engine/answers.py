@@ -25,7 +25,8 @@ def answer_of(ask: Ask, engine: Engine) -> Any:
         case Question.DIGESTS:
             return engine.entry_digests(ask.parts, ask.namespace)
         case Question.USAGE:
-            return asdict(engine.usage())
+            facts = None if engine.shadow is None else asdict(engine.shadow.books.facts())
+            return {**asdict(engine.usage()), "shadow": facts}
         case _:
             return _about_keeping(ask, engine)
 
@@ -48,4 +49,6 @@ def _about_keeping(ask: Ask, engine: Engine) -> Any:
         case Question.CLEAR:
             removal = engine.clear(ask.namespace)
             return removal.removed + removal.deferred
+        case Question.RESUME:
+            return None if engine.shadow is None else engine.shadow.books.reset()
     raise WorkerError(f"no answer to {ask.question.value}")

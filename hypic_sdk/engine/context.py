@@ -54,6 +54,31 @@ class ForwardMemory:
         self.values = slabs.values.unbind(0)
 
 
+def _angles(
+    rotary: RotarySpec | None, positions: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    return (None, None) if rotary is None else rotary_angles(rotary, positions, dtype)
+
+
+def place_gaps(
+    placement: GapPlacement,
+    memory: ForwardMemory,
+    rotary: RotarySpec | None,
+    angle_dtype: torch.dtype,
+) -> None:
+    """Splice: copy cached keys and values to their private slots, keys turned on the way."""
+    cos, sin = _angles(rotary, placement.positions, angle_dtype)
+    place_entries(
+        memory.slabs.keys,
+        memory.slabs.values,
+        placement.source_slots,
+        placement.target_slots,
+        cos=cos,
+        sin=sin,
+        interleaved=rotary is not None and rotary.interleaved,
+    )
+
+
 @final
 class TableContext:
     """Answers for one forward; made for it, and dropped after it."""
@@ -78,16 +103,15 @@ class TableContext:
         self._memory = memory
         self._mode = mode
         self._rotary = rotary
-        self._angle_dtype = angle_dtype
         self._row_independent = row_independent
         # [cold runs] bool: nothing was written that is not finite, so far; on the device, since
         # a look at it waits for all layers before
         self.cold_finite = torch.ones(
             len(table.cold_runs), dtype=torch.bool, device=table.ids.device
         )
-        self._cos, self._sin = self._angles(table.positions)
+        self._cos, self._sin = _angles(rotary, table.positions, angle_dtype)
         if table.placement is not None:
-            self._place_gaps(table.placement)
+            place_gaps(table.placement, memory, rotary, angle_dtype)
 
     @property
     def positions(self) -> torch.Tensor:
@@ -95,9 +119,9 @@ class TableContext:
         return self._table.positions
 
     @property
-    def num_rows(self) -> int:
-        """Rows before the padding."""
-        return self._table.num_rows
+    def row_count(self) -> torch.Tensor:
+        """[1] int64: rows before the padding."""
+        return self._table.row_count
 
     @property
     def row_independent(self) -> bool:
@@ -118,24 +142,6 @@ class TableContext:
         """Let live rows see these slots instead: a control hides keys so."""
         self._table = replace(self._table, attention_runs=runs)
 
-    def _angles(self, positions: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        if self._rotary is None:
-            return None, None
-        return rotary_angles(self._rotary, positions, self._angle_dtype)
-
-    def _place_gaps(self, placement: GapPlacement) -> None:
-        """Splice: copy cached keys and values to their private slots, keys turned on the way."""
-        cos, sin = self._angles(placement.positions)
-        place_entries(
-            self._memory.slabs.keys,
-            self._memory.slabs.values,
-            placement.source_slots,
-            placement.target_slots,
-            cos=cos,
-            sin=sin,
-            interleaved=self._rotary is not None and self._rotary.interleaved,
-        )
-
     def short_conv(
         self,
         layer: int,
@@ -146,12 +152,13 @@ class TableContext:
         activation: str | None,
     ) -> torch.Tensor:
         """See ForwardContext."""
+        live = self._table.live
         return short_conv(
             inputs_LC,
             weight_CW,
             bias_C,
             activation=activation,
-            items=self._table.items,
+            items=self._table.items if live is None else live.conv,
             cold_runs=self._table.cold_runs,
             tails_SWC=self._memory.linear.conv_tails[layer],
             work_tails_XWC=self._memory.work.conv_tails[layer],
@@ -163,7 +170,7 @@ class TableContext:
         inputs = recurrence.scan_inputs()
         out_LHV = live_scan(
             inputs,
-            table.items,
+            table.items if table.live is None else table.live.scan,
             slabs.states[layer],
             slabs.transitions[layer],
             key_rotation=recurrence.key_rotation,
@@ -208,7 +215,8 @@ class TableContext:
             interleaved=interleaved,
         )
         query_LQE = self._turn(query_LQE, 0, query_LQE.shape[0])
-        out_LQE = live_attention(query_LQE, table.attention_runs, keys, values, scale=scale)
+        runs = table.attention_runs if table.live is None else table.live.attention
+        out_LQE = live_attention(query_LQE, runs, keys, values, scale=scale)
         if table.entry_slots is not None:
             # an interior's keys are kept as they are before rotation
             place_kv(key_LGE, value_LGE, table.entry_slots, keys, values)

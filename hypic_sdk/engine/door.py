@@ -15,6 +15,9 @@ from hypic_sdk.errors import PromptTooLong, RequestError, UnsupportedOption
 from hypic_sdk.prompt.segment import Role
 from hypic_sdk.transport.messages import EngineRequest, Grammar, WarmRequest
 
+REUSE_SWITCHED_OFF = "reuse_switched_off"
+"""In a report: the request would have reused, and live checks had switched that off."""
+
 
 @final
 class Door:
@@ -38,9 +41,13 @@ class Door:
         self._vocab_size = vocab_size
         self._max_replies = max_replies
 
-    def request(self, message: EngineRequest, *, now_s: float, stamp: int = 0) -> Request:
+    def request(
+        self, message: EngineRequest, *, now_s: float, stamp: int = 0, reuse_is_off: bool = False
+    ) -> Request:
         """The request to be queued.
 
+        Args:
+            reuse_is_off: the engine reuses nothing now; a request that would is told so.
         Raises:
             PromptTooLong: the prompt leaves no room for a single token of an answer.
             InvalidGrammar: a grammar that is none, at first sight.
@@ -50,19 +57,21 @@ class Door:
         self._check(message)
         settings, sampling, prompt = self._settings, message.sampling, message.prompt
         mode, limit = settings.reuse.mode, settings.max_context_tokens
+        reuses = message.reuse and not reuse_is_off
         layout = layout_prompt(
             prompt,
             settings.reuse,
             conv_width=settings.conv_width,
             namespace=settings.cache_namespace(message.namespace),
             chunk_tokens=settings.chunk_tokens,
-            with_segments=message.reuse,
+            with_segments=reuses,
         )
         return Request(
             message,
             layout,
-            uses_segments=message.reuse and mode.segments,
-            uses_chains=message.reuse and mode.chains,
+            uses_segments=reuses and mode.segments,
+            uses_chains=reuses and mode.chains,
+            degraded=REUSE_SWITCHED_OFF if message.reuse and reuse_is_off else None,
             max_tokens=min(sampling.max_tokens, limit - prompt.num_tokens),
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
             now_s=now_s,

@@ -26,6 +26,7 @@ from hypic_sdk.engine.retention import Retention
 from hypic_sdk.engine.runner import Runner
 from hypic_sdk.engine.scheduler import Scheduler
 from hypic_sdk.engine.settings import EngineSettings, resolve_settings
+from hypic_sdk.engine.shadow import Shadow
 from hypic_sdk.errors import HypicError, RequestError, TransferFailed, WorkerError
 from hypic_sdk.models.base import CausalLM, ModelSpec
 from hypic_sdk.prompt.segment import PromptPart, token_bytes
@@ -95,6 +96,7 @@ class Engine:
         area = ColdArea(model.spec, settings)
         self._scheduler = Scheduler(self._store, layout, area, settings, config.scheduler, grammars)
         self._runner = Runner(model, settings, self._store.slabs, area)
+        self.graph_counts = self._runner.graph_counts  # none: no forward is captured
         self._door = Door(
             settings,
             model.spec.vocab_size,
@@ -102,6 +104,10 @@ class Engine:
             grammars=grammars,
         )
         self._retention = Retention(self._store)
+        self.shadow: Shadow | None = None  # none: no live checks
+        if config.shadow is not None:
+            self.shadow = Shadow(model, layout, settings, area, config.shadow, clock)
+            self._runner.on_logits = self.shadow.follow
         self._on_begin: Callable[[tuple[str, ...]], None] | None = None
         self._tell_entries: Callable[[EntriesChanged], None] | None = None
         self._running: frozenset[str] = frozenset()  # in the last forward, if anybody watches
@@ -115,7 +121,9 @@ class Engine:
         """
         self._check_new(message.request_id)
         try:
-            self._scheduler.submit(self._door.request(message, now_s=self._clock()))
+            is_off = self.shadow is not None and self.shadow.is_switched_off
+            request = self._door.request(message, now_s=self._clock(), reuse_is_off=is_off)
+            self._scheduler.submit(request)
         except HypicError as error:
             self._scheduler.tell(error_event(message.request_id, error))
 
@@ -164,7 +172,17 @@ class Engine:
         ledger = self._scheduler.ledger
         if ledger is not None and (ledger.is_due(self._clock()) or not self.has_work):
             self.tell_entries()
+        if self.shadow is not None:
+            self.shadow.note_work()
         return events
+
+    def idle(self) -> float | None:
+        """Use a moment without work for a live check, one step of it at most.
+
+        Returns:
+            Seconds after which it is worth to ask again; none: not before there was work.
+        """
+        return None if self.shadow is None or self.has_work else self.shadow.idle()
 
     def connect(self, fetcher: EntryFetcher) -> None:
         """Follow hints about other workers from now on."""
@@ -286,13 +304,21 @@ class Engine:
         self._scheduler.entries_changed()
         keys = [gap.key for gap in self._gaps(parts, namespace)]
         self._retention.forget(keys)
+        self._forget_followed()
+        if self._settings.reuse.anchored:  # nobody knows behind which anchors they were computed
+            return self._store.clear(namespace)
         return sum((self._store.delete(key) for key in keys), Removal())
 
     def clear(self, namespace: str | None = None) -> Removal:
         """Remove every entry of a namespace (none: of all)."""
         self._scheduler.entries_changed()
         self._retention.let_go(namespace)
+        self._forget_followed()
         return self._store.clear(namespace)
+
+    def _forget_followed(self) -> None:
+        if self.shadow is not None:
+            self.shadow.forget()
 
     def look(self, parts: Sequence[PromptPart], namespace: str = "") -> list[EntryLook]:
         """What there is of each segment; touches nothing."""

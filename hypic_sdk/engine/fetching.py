@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, final
 
+import torch
+
 from hypic_sdk.engine.cold_job import ColdJob, Fetch
 from hypic_sdk.errors import HypicError, TransferFailed
 from hypic_sdk.links.courier import Wanted
@@ -91,6 +93,8 @@ class Fetching:
         try:
             if arrival.payload is None:
                 raise arrival.error or TransferFailed("nothing came")
+            if arrival.payload.is_cuda:  # made on a link's stream, read on this thread's
+                arrival.payload.record_stream(torch.cuda.current_stream(arrival.payload.device))
             unpack_entry(self._slabs, job.filling.entry, arrival.payload)
         except HypicError as error:
             logger.warning(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,26 +27,43 @@ def load_engine(
 
     Raises:
         ModelFileError: a folder that is not a whole model.
-        ConfigError: settings that do not fit the model.
+        ConfigError: settings that do not fit the model, or no room for it or for its cache.
     """
     device = usable_device(config.device)
     # a CPU is slow in 16 bit, and reads the checkpoint's own precision without loss in 32
     dtype = torch.float32 if device.type == "cpu" else None
     if config.dtype != "auto":
         dtype = getattr(torch, config.dtype)
-    loaded = load_model(
-        folder,
-        device=device,
-        dtype=dtype,
-        on_progress=on_progress,
-        digest_cache=cache_folder() / "digests.json",
-    )
+    with _room_for_weights(device):
+        loaded = load_model(
+            folder,
+            device=device,
+            dtype=dtype,
+            on_progress=on_progress,
+            digest_cache=cache_folder() / "digests.json",
+        )
     spec = loaded.model.spec
     grammars = GrammarBook(
         (folder / TOKENIZER_FILE).read_text, vocab_size=spec.vocab_size,
         eos_token_ids=spec.eos_token_ids,
     )  # fmt: skip
     return Engine(loaded.model, loaded.fingerprint, config, grammars=grammars)
+
+
+@contextmanager
+def _room_for_weights(device: torch.device) -> Iterator[None]:
+    """Raises ConfigError where the device has less memory than the model takes."""
+    try:
+        yield
+    # on a CPU torch has no class of its own for it
+    except (MemoryError, RuntimeError) as error:
+        of_cpu = isinstance(error, MemoryError) or "allocate memory" in str(error)
+        if not (of_cpu or isinstance(error, torch.OutOfMemoryError)):
+            raise
+        raise ConfigError(
+            f"{device} has no room for the model's weights; hypic doctor tells what they take",
+            device=str(device),
+        ) from error
 
 
 def usable_device(name: str) -> torch.device:

@@ -67,7 +67,7 @@ class PeerDesk:
         except HypicError as error:
             give(error)
         else:
-            give(Packed(payload, made_ms))
+            give(Packed.of(payload, made_ms))
 
     def drop(self, asker: str, ticket: int) -> None:
         """Nobody waits for it any more; what others wait for goes on."""

@@ -18,7 +18,7 @@ there cold and resumed runs differ by rounding, as decode and prefill do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -45,13 +45,33 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The cached interior of the segment that stands at `segment_start`."""
+    """The cached interior of the segment that stands at `segment_start`.
+
+    Its entry is that of anchor and segment taken as one, with the anchor as a part of the head
+    seam: computed, and not kept.
+    """
 
     key: SegmentKey
     part_index: int
     segment_start: int
     num_tokens: int  # of the segment
     seam: SeamWidths
+    anchor: tuple[int, ...] = ()  # tokens that the segment was computed behind
+
+    @property
+    def entry_tokens(self) -> int:
+        """Tokens that the entry is computed from."""
+        return len(self.anchor) + self.num_tokens
+
+    @property
+    def entry_seam(self) -> SeamWidths:
+        """Of these, what is not kept at each edge."""
+        return _anchored_seam(self.seam, self.anchor)
+
+    @property
+    def entry_start(self) -> int:
+        """Global position of the first of them, if the anchor stood right before the segment."""
+        return self.segment_start - len(self.anchor)
 
     @property
     def start(self) -> int:
@@ -141,8 +161,11 @@ class PromptLayout:
     @cached_property
     def gap_tokens(self) -> dict[SegmentKey, bytes]:
         """The tokens of every segment with a gap, as the store compares them."""
-        parts = self.prompt.parts
-        return {gap.key: token_bytes(parts[gap.part_index].token_ids) for gap in self.gaps}
+        return {gap.key: token_bytes(self.entry_part(gap).token_ids) for gap in self.gaps}
+
+    def entry_part(self, gap: Gap) -> PromptPart:
+        """What a gap's entry is computed from."""
+        return entry_part(self.prompt.parts[gap.part_index], gap)
 
     @cached_property
     def _known_digests(self) -> dict[int, bytes]:
@@ -188,8 +211,9 @@ class PromptLayout:
         rolling.feed_interior(gap.key, gap.seam.head_tokens, tokens[gap.start : gap.stop])
 
     def exact_until(self, position: int) -> bool:
-        """Whether no interior before `position` stands after another part's tokens."""
-        return all(gap.segment_start == 0 for gap in self.gaps if gap.stop <= position)
+        """Whether no interior before `position` stands after tokens that it was computed without.
+        """  # fmt: skip
+        return all(gap.entry_start == 0 for gap in self.gaps if gap.stop <= position)
 
     def keys_until(self, position: int) -> frozenset[SegmentKey]:
         """Keys of the segments whose interiors end at or before `position`."""
@@ -222,8 +246,18 @@ def gap_of(
     if part.role is not Role.INNER or not keeps:
         return None
     seam = reuse.seam_widths(num_tokens, conv_width)
-    key = segment_key(part.token_ids, seam, namespace)
-    return Gap(key, index, start, num_tokens, seam)
+    anchor = part.anchor if reuse.anchored else ()
+    key = segment_key((*anchor, *part.token_ids), _anchored_seam(seam, anchor), namespace)
+    return Gap(key, index, start, num_tokens, seam, anchor)
+
+
+def _anchored_seam(seam: SeamWidths, anchor: Sequence[int]) -> SeamWidths:
+    return SeamWidths(seam.head_tokens + len(anchor), seam.tail_tokens)
+
+
+def entry_part(part: PromptPart, gap: Gap) -> PromptPart:
+    """What the entry of this part's gap is computed from: the part, behind its anchor if any."""
+    return replace(part, token_ids=(*gap.anchor, *part.token_ids)) if gap.anchor else part
 
 
 def layout_prompt(
@@ -237,8 +271,12 @@ def layout_prompt(
 ) -> PromptLayout:
     """Items of `prompt` under these settings; every token live without `with_segments`."""
     gaps = []
+    first = prompt.parts[0]
+    anchor = first.token_ids if first.role is Role.LEADING else ()
     if with_segments:
         for index, (part, start) in enumerate(zip(prompt.parts, prompt.starts, strict=True)):
+            if reuse.anchored:
+                part = replace(part, anchor=anchor)
             gap = gap_of(part, index, start, reuse, conv_width, namespace)
             if gap is not None:
                 gaps.append(gap)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,21 +23,25 @@ from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.opening import load_engine
 from hypic_sdk.engine.peers import joined, own_share
 from hypic_sdk.engine.worker import LocalWorker
-from hypic_sdk.errors import HypicError, WorkerError
+from hypic_sdk.errors import HypicError, WorkerError, from_payload
 from hypic_sdk.links.courier import Courier
-from hypic_sdk.transport.channel import Channel
+from hypic_sdk.transport.channel import Channel, MessageEnd
 from hypic_sdk.transport.codec import Message
 from hypic_sdk.transport.control import (
+    Alive,
     Answer,
     Ask,
     CancelRequest,
     EngineFailed,
     EngineReady,
     FinishRequest,
+    PeerHere,
     PeerLost,
+    Refused,
     RequestsBegun,
 )
 from hypic_sdk.transport.messages import EngineRequest, WarmRequest
+from hypic_sdk.transport.peer_messages import Carrier
 from hypic_sdk.transport.process_settings import SETTINGS_FILE, ProcessSettings
 
 logger = logging.getLogger(__name__)
@@ -45,52 +50,86 @@ ALIVE_EVERY_S = 0.8
 POLL_S = 0.5  # how soon a lost parent is noticed
 
 
-def main() -> None:
+Load = Callable[[ProcessSettings], Engine]
+"""From what a process is started with to its engine; raises HypicError if there can be none."""
+
+
+def load_checkpoint(settings: ProcessSettings) -> Engine:
+    """The engine of a model folder."""
+    return load_engine(Path(settings.model_folder), settings.config)
+
+
+def main(load: Load = load_checkpoint) -> None:
     """Serve until the parent is gone."""
     folder = Path(sys.argv[1])
     settings = msgspec.json.decode((folder / SETTINGS_FILE).read_bytes(), type=ProcessSettings)
-    logging.basicConfig(
-        level=settings.log_level,
-        format="%(asctime)s %(levelname)s engine %(name)s %(message)s",
-    )
+    log_to_stderr(settings.log_level)
     # a terminal's Ctrl-C goes to the whole group; the API process drains and then ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent, started_s = os.getppid(), time.monotonic()
+    parent = os.getppid()
     with Channel(folder, is_api=False) as channel:
-        engine = open_engine(settings, channel)
-        if engine is None:
-            return
-        with LocalWorker(engine) as worker, ExitStack() as stack:
-            courier = None
-            if settings.peers is not None:
-                courier = stack.enter_context(joined(worker, settings.peers))
-                name = settings.peers.worker
-                worker.call(lambda engine: engine.watch_entries(name, channel.send))
-            say_ready(channel, engine, started_s)
-            serve(channel, worker, parent, courier)
+        run(settings, channel, load, lambda: os.getppid() == parent)
     if settings.peers is not None:
-        # a thread may still wait inside a link whose other end is gone; nothing can end it, and the
-        # process would abort in the destructors of what it waits in
-        logging.shutdown()
-        os._exit(0)
+        end_at_once()
 
 
-def open_engine(settings: ProcessSettings, channel: Channel) -> Engine | None:
-    """Load the model; none if it failed, which is said."""
-    try:
-        config = settings.config
+def log_to_stderr(level: str) -> None:
+    """Lines of this process, beside those of the one that started it."""
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s engine %(name)s %(message)s")
+
+
+def end_at_once(status: int = 0) -> None:
+    """End one of several workers.
+
+    A thread may still wait inside a link whose other end is gone; nothing can end it, and the
+    process would abort in the destructors of what it waits in.
+    """
+    logging.shutdown()
+    os._exit(status)
+
+
+def run(
+    settings: ProcessSettings, channel: MessageEnd, load: Load, is_wanted: Callable[[], bool]
+) -> bool:
+    """Load the model and serve while wanted; false if there is no engine, which was said.
+
+    Raises:
+        HypicError: a router on another host has no place for this worker any more.
+    """
+    started_s = time.monotonic()
+    opened = open_engine(settings, channel, load)
+    if opened is None:
+        return False
+    engine, carrier = opened
+    with LocalWorker(engine) as worker, ExitStack() as stack:
+        courier = None
         if settings.peers is not None:
-            config = own_share(config, settings.peers)
-        engine = load_engine(Path(settings.model_folder), config)
+            courier = stack.enter_context(joined(worker, settings.peers, carrier))
+            name = settings.peers.worker
+            worker.call(lambda engine: engine.watch_entries(name, channel.send))
+        say_ready(channel, engine, started_s)
+        serve(channel, worker, is_wanted, courier)
+    return True
+
+
+def open_engine(
+    settings: ProcessSettings, channel: MessageEnd, load: Load
+) -> tuple[Engine, Carrier] | None:
+    """Load the model, and say what carries its entries; none if it failed, which is told."""
+    carrier = Carrier.TCP
+    try:
+        if settings.peers is not None:
+            carrier = own_share(settings.config, settings.peers)
+        engine = load(settings)
     except HypicError as error:
         channel.send(EngineFailed(error.to_payload()))
         time.sleep(POLL_S)  # what is queued is dropped by closing; let it go out
         return None
     engine.watch(lambda request_ids: channel.send(RequestsBegun(request_ids)))
-    return engine
+    return engine, carrier
 
 
-def say_ready(channel: Channel, engine: Engine, started_s: float) -> None:
+def say_ready(channel: MessageEnd, engine: Engine, started_s: float) -> None:
     """Tell the API process that requests are taken from now on."""
     described = engine.describe()
     channel.send(
@@ -106,28 +145,50 @@ def say_ready(channel: Channel, engine: Engine, started_s: float) -> None:
 
 
 def serve(
-    channel: Channel, worker: LocalWorker, parent: int, courier: Courier | None = None
+    channel: MessageEnd,
+    worker: LocalWorker,
+    is_wanted: Callable[[], bool],
+    courier: Courier | None = None,
 ) -> None:
-    """Take messages until the parent is gone; a worker among several gives signs of life."""
+    """Take messages while wanted, and give signs of life, however long a step takes.
+
+    Raises:
+        HypicError: a router on another host has no place for this worker any more.
+    """
     told_s = 0.0
-    while os.getppid() == parent:
-        if courier is not None and time.monotonic() - told_s > ALIVE_EVERY_S:
+    while is_wanted():
+        if time.monotonic() - told_s > ALIVE_EVERY_S:
             told_s = time.monotonic()
-            channel.send(courier.alive())
-            worker.post(lambda engine: engine.tell_entries())
+            channel.send(Alive("") if courier is None else courier.alive())
+            if courier is not None:
+                worker.post(lambda engine: engine.tell_entries())
         try:
             message = channel.receive(POLL_S)
         except WorkerError:
             logger.exception("a message was not understood")
             continue
-        if isinstance(message, PeerLost):
-            if courier is not None:
-                courier.lose(message.worker)
+        if isinstance(message, Refused):
+            raise from_payload(message.error)
+        if isinstance(message, PeerLost | PeerHere | Alive):
+            hear_of_peer(courier, message)
         elif message is not None:
             handle(channel, worker, message)
 
 
-def handle(channel: Channel, worker: LocalWorker, message: Message) -> None:
+def hear_of_peer(courier: Courier | None, message: PeerLost | PeerHere | Alive) -> None:
+    """Another worker came or went; a router's own sign of life asks for nothing."""
+    if courier is None or isinstance(message, Alive):
+        return
+    if isinstance(message, PeerLost):
+        courier.lose(message.worker)
+        return
+    try:
+        courier.meet(message.worker, message.endpoint)
+    except HypicError:
+        logger.exception("a worker can not be met where it is said to be")
+
+
+def handle(channel: MessageEnd, worker: LocalWorker, message: Message) -> None:
     """Begin what a message asks for; nothing here waits for a step of the engine."""
     if isinstance(message, EngineRequest | WarmRequest):
         try:
@@ -145,7 +206,7 @@ def handle(channel: Channel, worker: LocalWorker, message: Message) -> None:
         logger.error("a message of another direction: %s", type(message).__name__)
 
 
-def reply(channel: Channel, ask: Ask, engine: Engine) -> None:
+def reply(channel: MessageEnd, ask: Ask, engine: Engine) -> None:
     """Answer a question, on the engine's thread."""
     try:
         channel.send(Answer(ask.ask_id, answer_of(ask, engine)))

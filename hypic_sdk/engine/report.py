@@ -38,7 +38,7 @@ def engine_report(request: Request, reuse: ReuseConfig) -> EngineReport:
         _segment_report(request, standing, reuse, first=first)
         for standing, first in _standings(request)
     )
-    tokens_of = {gap.key: gap.num_tokens for gap in plan.gaps}
+    tokens_of = {gap.key: gap.entry_tokens for gap in plan.gaps}
     segment_tokens = sum(gap.stop - gap.start for gap in plan.gaps)
     return EngineReport(
         prompt_tokens=request.num_prompt_tokens,
@@ -55,6 +55,7 @@ def engine_report(request: Request, reuse: ReuseConfig) -> EngineReport:
         queue_ms=_ms(request.clock.submitted_s, request.clock.admitted_s),
         cold_ms=sum(request.cold_ms.values()),
         ttft_ms=_ms(request.clock.submitted_s, request.clock.first_token_s),
+        degraded=request.degraded,
     )
 
 

@@ -131,6 +131,7 @@ class Request:
         now_s: float,
         stamp: int,
         compilation: Compilation | None = None,
+        degraded: str | None = None,
     ) -> None:
         self.message = message
         self.layout = layout
@@ -139,6 +140,7 @@ class Request:
         self.max_tokens = max_tokens  # clipped to what the context leaves
         self.seed = seed
         self.compilation = compilation  # of its grammar, which it waits for
+        self.degraded = degraded  # what was asked for and is left undone, as reports say it
         self.clock = Clock(now_s)
         self.phase = Phase.WAITING
         self.overtaken = 0  # times that a later request was admitted first
@@ -146,9 +148,7 @@ class Request:
         self.grant: Grant | None = None
         self.next_unit = 0  # of the plan
         self.position = 0  # tokens of the prompt that went through the model, or were cached
-        # without a token to give there is one reply, which is empty
-        num_replies = message.num_replies if max_tokens else 1
-        self.replies = tuple(Reply(self, index) for index in range(num_replies))
+        self.replies = tuple(Reply(self, index) for index in range(message.num_replies))
         self.cold_ms: dict[SegmentKey, float] = {}
         self.pulled: set[SegmentKey] = set()  # entries that another worker held
         self.made_elsewhere: set[SegmentKey] = set()  # entries that another worker made for it

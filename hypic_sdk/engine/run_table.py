@@ -17,6 +17,9 @@ from hypic_sdk.engine.cold_memory import ColdMemory
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.items import NO_SLOT, ColdRun, Item, ItemKind
+from hypic_sdk.kernels.live_attention.table import AttentionTable
+from hypic_sdk.kernels.live_scan.walk import Walk
+from hypic_sdk.kernels.short_conv.table import ConvTable
 from hypic_sdk.kernels.upload import upload
 from hypic_sdk.store.entries import SegmentEntry
 
@@ -108,12 +111,22 @@ class GapPlacement:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveTables:
+    """What live sequences do, as the kernels read it, instead of items and runs on the host."""
+
+    conv: ConvTable
+    scan: Walk
+    attention: AttentionTable
+
+
+@dataclass(frozen=True, slots=True)
 class RunTable:
     """One mixed forward."""
 
     ids: torch.Tensor  # [L] int64
     positions: torch.Tensor  # [L] int64
     num_rows: int  # without padding
+    row_count: torch.Tensor  # [1] int64, the same number on the device
     items: tuple[Item, ...]
     cold_runs: tuple[ColdRun, ...]
     attention_runs: tuple[AttentionRun, ...]  # of live rows, over the store's slabs
@@ -124,6 +137,7 @@ class RunTable:
     entry_slots: torch.Tensor | None  # [L] int64: where an interior's unrotated key goes
     placement: GapPlacement | None
     logits_rows: torch.Tensor  # [N] int64, one per sequence that wants logits, in order of adding
+    live: LiveTables | None = None  # where it is given, items and attention runs are empty
 
 
 @final
@@ -150,6 +164,41 @@ class TableBuilder:
     def num_rows(self) -> int:
         """Rows so far."""
         return len(self._ids)
+
+    @property
+    def num_logits_rows(self) -> int:
+        """Sequences so far that want logits."""
+        return len(self._logits_rows)
+
+    @property
+    def is_live_only(self) -> bool:
+        """Whether no row is a cold segment's."""
+        return not self._cold_runs
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """So far, of all live sequences."""
+        return self._items
+
+    @property
+    def attention_runs(self) -> Sequence[AttentionRun]:
+        """So far, of all live rows."""
+        return self._attention_runs
+
+    def host_rows(self) -> dict[str, torch.Tensor]:
+        """int64 vectors on the host, without padding: ids, positions, kv_slots, logits_rows."""
+        return {
+            "ids": _numbers(self._ids),
+            "positions": _numbers(self._positions),
+            "kv_slots": _joined(self._kv_slots),
+            "logits_rows": _numbers(self._logits_rows),
+        }
+
+    def placement(self) -> GapPlacement | None:
+        """What is to be placed for all gaps, on the device."""
+        if not self._gaps or not self._has_attention:
+            return None
+        return _placement(_upload_packed(self._host_placement(), self._device))
 
     def add_decode(self, token_id: int, position: int, state_slot: int, kv: KvTable) -> None:
         """One row that continues the running state in `state_slot`."""
@@ -237,11 +286,13 @@ class TableBuilder:
         """The table, padded; all its numbers go to the device in one piece."""
         num_rows = len(self._ids)
         length = num_rows + -num_rows % ROW_MULTIPLE
+        rows = self.host_rows()
         pieces = {
-            "ids": _padded(_numbers(self._ids), length, 0),
-            "positions": _padded(_numbers(self._positions), length, 0),
-            "kv_slots": _padded(_joined(self._kv_slots), length, NO_SLOT),
-            "logits_rows": _numbers(self._logits_rows),
+            "ids": _padded(rows["ids"], length, 0),
+            "positions": _padded(rows["positions"], length, 0),
+            "kv_slots": _padded(rows["kv_slots"], length, NO_SLOT),
+            "logits_rows": rows["logits_rows"],
+            "row_count": _numbers([num_rows]),
         }
         if self._entry_slots:
             pieces["entry_slots"] = self._host_entry_slots(length)
@@ -252,6 +303,7 @@ class TableBuilder:
             ids=there["ids"],
             positions=there["positions"],
             num_rows=num_rows,
+            row_count=there["row_count"],
             items=tuple(self._items),
             cold_runs=tuple(self._cold_runs),
             attention_runs=tuple(self._attention_runs),
@@ -259,9 +311,7 @@ class TableBuilder:
             cold_attention=tuple(self._cold_attention),
             kv_slots=there["kv_slots"],
             entry_slots=there.get("entry_slots"),
-            placement=GapPlacement(there["sources"], there["targets"], there["turns"])
-            if "sources" in there
-            else None,
+            placement=_placement(there) if "sources" in there else None,
             logits_rows=there["logits_rows"],
         )
 
@@ -274,7 +324,7 @@ class TableBuilder:
     def _host_placement(self) -> dict[str, torch.Tensor]:
         """All gaps of the forward as one copy; angles by local position when gaps do not turn."""
         spans = [(kv, step.gap.start, step.gap.stop) for step, kv in self._gaps]
-        heads = [step.gap.seam.head_tokens for step, _ in self._gaps]
+        heads = [step.gap.entry_seam.head_tokens for step, _ in self._gaps]
         turns = [
             torch.arange(a, b) if self._rotate_gaps else torch.arange(head, head + b - a)
             for (_, a, b), head in zip(spans, heads, strict=True)
@@ -284,6 +334,10 @@ class TableBuilder:
             "targets": torch.cat([kv.host_slots[a:b] for kv, a, b in spans]),
             "turns": torch.cat(turns),
         }
+
+
+def _placement(there: dict[str, torch.Tensor]) -> GapPlacement:
+    return GapPlacement(there["sources"], there["targets"], there["turns"])
 
 
 def _numbers(numbers: Sequence[int]) -> torch.Tensor:
@@ -319,5 +373,5 @@ def _gap_item(step: SpliceGap) -> Item:
         slot=step.entry.state_slot,
         transition_slot=step.entry.transition_slot,
         num_tokens=step.gap.stop - step.gap.start,
-        start_position=step.gap.segment_start,
+        start_position=step.gap.entry_start,
     )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import final
 
 import torch
 
 from hypic_sdk.engine.batch import Batch, FiniteFlags, Sampled, StepResult
 from hypic_sdk.engine.cold_memory import ColdArea
-from hypic_sdk.engine.context import ForwardMemory, TableContext
+from hypic_sdk.engine.context import ForwardMemory, TableContext, place_gaps
+from hypic_sdk.engine.graph_tables import FixedTables, GraphShape
+from hypic_sdk.engine.graphs import Capture, CudaCapture, GraphCounts, GraphRunner, Rows
 from hypic_sdk.engine.logit_edits import edits_of, split_late
 from hypic_sdk.engine.prompt_logprobs import prompt_logprobs
 from hypic_sdk.engine.request import Reply
@@ -38,6 +40,28 @@ class Runner:
         attention = model.spec.attention if model.spec.num_attention else None
         self._has_attention = attention is not None
         self._rotary = None if attention is None else attention.rotary
+        self._no_cold = torch.ones(0, dtype=torch.bool, device=settings.device)
+        self._graphs: GraphRunner | None = None
+        if settings.graphs:
+            self.use_graphs(CudaCapture(settings.device))
+        # told of the logits of each reply that a forward gave some, before anything is done to them
+        self.on_logits: Callable[[Sequence[Reply], torch.Tensor], None] | None = None
+
+    def use_graphs(self, capture: Capture) -> None:
+        """Run forwards without cold rows over fixed buffers, as this captures them."""
+        settings, slabs = self._settings, self._memory.slabs
+        shape = GraphShape.of(
+            self._model.spec,
+            settings.dtype,
+            len(slabs.conv_tails),
+            rotates=settings.reuse.mode.rotate,
+        )
+        self._graphs = GraphRunner(self._over, shape, settings.device, capture)
+
+    @property
+    def graph_counts(self) -> GraphCounts | None:
+        """What ran on graphs and what did not; none: graphs are off."""
+        return None if self._graphs is None else self._graphs.counts
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> StepResult:
@@ -46,9 +70,40 @@ class Runner:
         if batch.num_rows == 0:  # nothing but replies whose masks were late
             drawn = self._draw(batch, [])
             return StepResult(*drawn, FiniteFlags((), ()), 1e3 * (time.monotonic() - start_s))
-        table = self._table(batch)
+        builder = self._builder(batch)
         row_independent = self._settings.row_independent(has_cold=bool(batch.colds))
-        context = TableContext(
+        rows, cold_finite = self._replayed(builder), self._no_cold
+        if rows is None:
+            context = self._context(builder.build(), row_independent=row_independent)
+            rows = self._forward(context, has_logits=bool(batch.sampling))
+            cold_finite = context.cold_finite
+        hidden_LD = rows.hidden_LD
+        logits: list[torch.Tensor] = []
+        if batch.sampling:
+            logits_RV = rows.logits_RV[: builder.num_logits_rows]
+            places = batch.sampling_rows
+            if len(places) > logits_RV.shape[0]:  # several replies begin from one row
+                logits_RV = logits_RV[upload(places, logits_RV.device)]
+            if self.on_logits is not None:
+                self.on_logits(batch.sampling, logits_RV)
+            logits.append(logits_RV)
+        sampled, held = self._draw(batch, logits)
+        told = tuple(self._prompt_logprobs(batch, hidden_LD, row_independent=row_independent))
+        finite = self._finite_flags(batch, cold_finite, hidden_LD)
+        return StepResult(sampled, held, finite, 1e3 * (time.monotonic() - start_s), told)
+
+    def _replayed(self, builder: TableBuilder) -> Rows | None:
+        """The forward on a graph, if there is one for it."""
+        replay = None if self._graphs is None else self._graphs.prepare(builder)
+        if replay is None:
+            return None
+        placement = builder.placement()
+        if placement is not None:  # as long as the gaps are: outside of the graph
+            place_gaps(placement, self._memory, self._rotary, self._settings.state_dtype)
+        return replay()
+
+    def _context(self, table: RunTable, *, row_independent: bool) -> TableContext:
+        return TableContext(
             table,
             self._memory,
             mode=self._settings.reuse.mode,
@@ -56,20 +111,23 @@ class Runner:
             angle_dtype=self._settings.state_dtype,
             row_independent=row_independent,
         )
+
+    def _forward(self, context: TableContext, *, has_logits: bool) -> Rows:
+        """Hidden rows, and logits of the rows that the table names."""
+        table, row_independent = context.table, context.row_independent
         hidden_LD = self._model.forward(table.ids, context)
-        logits: list[torch.Tensor] = []
-        if batch.sampling:
-            logits_RV = self._model.logits(
-                hidden_LD[table.logits_rows], row_independent=row_independent
-            )
-            rows = batch.sampling_rows
-            if len(rows) > logits_RV.shape[0]:  # several replies begin from one row
-                logits_RV = logits_RV[upload(rows, logits_RV.device)]
-            logits.append(logits_RV)
-        sampled, held = self._draw(batch, logits)
-        told = tuple(self._prompt_logprobs(batch, hidden_LD, row_independent=row_independent))
-        finite = self._finite_flags(batch, context.cold_finite, hidden_LD)
-        return StepResult(sampled, held, finite, 1e3 * (time.monotonic() - start_s), told)
+        if not has_logits:
+            return Rows(hidden_LD, hidden_LD[:0])
+        logits_RV = self._model.logits(
+            hidden_LD[table.logits_rows], row_independent=row_independent
+        )
+        return Rows(hidden_LD, logits_RV)
+
+    def _over(self, tables: FixedTables) -> Rows:
+        """The forward that is captured: the same over whatever stands in the tables."""
+        row_independent = self._settings.row_independent(has_cold=False)
+        context = self._context(tables.run_table(), row_independent=row_independent)
+        return self._forward(context, has_logits=True)
 
     def _draw(
         self, batch: Batch, logits: list[torch.Tensor]
@@ -117,7 +175,7 @@ class Runner:
             )
             row += len(step.stretch.token_ids)
 
-    def _table(self, batch: Batch) -> RunTable:
+    def _builder(self, batch: Batch) -> TableBuilder:
         builder = TableBuilder(
             has_attention=self._has_attention,
             rotate_gaps=self._settings.reuse.mode.rotate,
@@ -129,7 +187,7 @@ class Runner:
             builder.add_live(assembly.stretch)
         for cold in batch.colds:
             builder.add_cold(cold.chunk)
-        return builder.build()
+        return builder
 
     def _finite_flags(
         self, batch: Batch, cold_finite: torch.Tensor, hidden_LD: torch.Tensor

@@ -37,10 +37,11 @@ def sample_replies(
     # an edit may hide a value that is not finite, or leave nothing: two things to be told apart
     ok = drawn.ok if edits.is_empty else logits_RV.amax(1).isfinite()
     told = token_logprobs(logits_RV, drawn.ids, [p.logprobs for p in params])
-    columns = drawn.ids.tolist(), ok.tolist(), told, drawn.ok.tolist()
+    # one copy to the host, so one wait
+    columns = torch.stack((drawn.ids, ok.long(), drawn.ok.long())).tolist()
     return tuple(
-        Sampled(token_id, is_finite, logprob, is_stuck=is_finite and not is_usable)
-        for token_id, is_finite, logprob, is_usable in zip(*columns, strict=True)
+        Sampled(token_id, bool(is_finite), logprob, is_stuck=bool(is_finite and not is_usable))
+        for token_id, is_finite, is_usable, logprob in zip(*columns, told, strict=True)
     )
 
 
@@ -58,10 +59,11 @@ def token_logprobs(
     columns = (
         ids_R[index].tolist(),
         found.chosen.tolist(),
+        found.ranks.tolist(),
         found.top_ids.tolist(),
         found.top.tolist(),
     )
-    for row, token_id, chosen, top_ids, top in zip(rows, *columns, strict=True):
+    for row, token_id, chosen, rank, top_ids, top in zip(rows, *columns, strict=True):
         best = tuple(zip(top_ids[: wanted[row]], top[: wanted[row]], strict=True))
-        told[row] = TokenLogprobs(token_id, chosen, best)
+        told[row] = TokenLogprobs(token_id, chosen, rank, best)
     return told

@@ -217,7 +217,8 @@ class Scheduler:
             request.phase = Phase.DECODING
             request.clock.first_token_s = now_s
             if request.max_tokens == 0:
-                self._finish(request.replies[0], FinishReason.LENGTH, None)
+                for reply in request.replies:
+                    self._finish(reply, FinishReason.LENGTH, None)
 
     def _advance_cold(
         self, step: ColdStep, row_ms: float, now_s: float, *, is_finite: bool

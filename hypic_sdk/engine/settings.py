@@ -33,6 +33,7 @@ class EngineSettings:
     state_dtype: torch.dtype  # fp32, or fp64 with an fp64 model
     transition_dtype: torch.dtype  # of stored dense transitions
     determinism: Determinism
+    graphs: bool  # whether forwards without cold rows are captured
     max_context_tokens: int
     step_tokens: int
     chunk_tokens: int
@@ -69,11 +70,10 @@ def resolve_settings(
         ConfigError: the configuration asks for another dtype or device type than the model has.
     """
     _check_placement(model_dtype, device, config)
-    spec = model.spec
+    spec, on_gpu = model.spec, device.type == "cuda"
     chunk_tokens = config.scheduler.chunk_tokens or _CHUNK_TOKENS.get(device.type, 2048)
-    determinism = config.determinism or (
-        Determinism.ALL if device.type == "cpu" else Determinism.ENTRIES
-    )
+    default = Determinism.ALL if device.type == "cpu" else Determinism.ENTRIES
+    determinism = config.determinism or default
     state_dtype = torch.promote_types(model_dtype, torch.float32)
     ways = product_ways(cast("nn.Module", model), device, determinism)
     compute = compute_fingerprint(device, determinism, chunk_tokens, ways)
@@ -83,6 +83,7 @@ def resolve_settings(
         state_dtype=state_dtype,
         transition_dtype=getattr(torch, config.store.transition_dtype),
         determinism=determinism,
+        graphs=config.graphs == "auto" and on_gpu and can_capture(model),
         max_context_tokens=_max_context(spec, config),
         step_tokens=config.scheduler.step_tokens or _STEP_TOKENS.get(device.type, 8192),
         chunk_tokens=chunk_tokens,
@@ -101,6 +102,15 @@ def resolve_settings(
             ]
         ),
     )
+
+
+def can_capture(model: CausalLM) -> bool:
+    """Whether a forward on a GPU never needs a value on the host."""
+    module = cast("nn.Module", model)
+    dtype = next(module.parameters()).dtype
+    # the kernels of sequences know no fp64; experts are looked at one by one but in bf16
+    has_experts = any(isinstance(part, MixtureOfExperts) for part in module.modules())
+    return dtype != torch.float64 and (not has_experts or dtype == torch.bfloat16)
 
 
 def product_ways(model: nn.Module, device: torch.device, determinism: Determinism) -> str:

@@ -6,7 +6,7 @@ from typing import final
 
 from hypic_sdk.engine.cold_job import ColdJob
 from hypic_sdk.engine.cold_queue import ColdQueue
-from hypic_sdk.engine.plan import gap_of
+from hypic_sdk.engine.plan import entry_part, gap_of
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.engine.warm_run import WarmRun
 from hypic_sdk.errors import HypicError, PoolExhausted, RequestCancelled
@@ -95,19 +95,20 @@ class Warming:
         )
         if gap is None:
             return [_event(run, part, SegmentStatus.LIVE)]
-        tokens = token_bytes(part.token_ids)
+        source = entry_part(part, gap)
+        tokens = token_bytes(source.token_ids)
         if self._store.probe(gap.key, tokens):
             return [_event(run, part, SegmentStatus.HIT)]
         job = self._cold.job_of(gap.key)
         if job is None:
             if not may_begin:
                 return None
-            spec = EntrySpec(gap.key, gap.num_tokens, gap.seam, namespace, tokens)
+            spec = EntrySpec(gap.key, gap.entry_tokens, gap.entry_seam, namespace, tokens)
             lease = self._store.admit(Need(new_entries=(spec,)))
             if lease is None:
                 return None
             with lease:
-                job = self._cold.add(part, lease.detach(gap.key), stamp)
+                job = self._cold.add(source, lease.detach(gap.key), stamp)
         job.warm_runs.append(run)
         run.pending.setdefault(gap.key, []).append(part)
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import threading
@@ -74,6 +75,8 @@ class LocalWorker:
         self._checked_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="hypic-engine", daemon=True)
         self._thread.start()
+        # a program may end without closing: a thread inside of torch would abort the process then
+        atexit.register(self.close)
 
     def submit(
         self,
@@ -163,6 +166,7 @@ class LocalWorker:
                 self._is_closed = True
                 self._inbox.put(None)
         self._thread.join()
+        atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -193,12 +197,17 @@ class LocalWorker:
     def _do_commands(self) -> bool:
         """Run what came in; wait for it if the engine is idle.  False: close."""
         while True:
+            wait_s = None
             if not self._engine.has_work and self._inbox.empty():
                 self._check_books()
+                wait_s = self._engine.idle()
+            has_work = self._engine.has_work
             try:
-                command = self._inbox.get(block=not self._engine.has_work)
+                command = self._inbox.get(block=not has_work, timeout=wait_s)
             except queue.Empty:
-                return True
+                if has_work:
+                    return True
+                continue  # it is time for another step of what is done while nobody waits
             if command is None:
                 return False
             try:

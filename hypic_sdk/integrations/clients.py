@@ -1,8 +1,10 @@
-"""The two clients of an adapter: one that waits, one for event loops."""
+"""The two clients of an adapter, one that waits and one for event loops; copies share them."""
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Any, final
 
 from hypic_sdk.client import AsyncHypic, Hypic
@@ -75,3 +77,52 @@ class Clients:
         if own is not None:
             await own.close()
         self.close()
+
+
+@final
+class ClientPool:
+    """The clients of a model and of its copies; a copy that leads elsewhere has its own.
+
+    Frameworks copy a model for a call, with another temperature or another key: a connection is
+    made once for each address and key and not once a call.  Over `max_held` the clients that were
+    asked for longest ago are let go, open as they are: somebody may be using them.
+    """
+
+    def __init__(self, *, max_held: int = 32) -> None:
+        self._max_held = max_held
+        self._held: OrderedDict[Hashable, Clients] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def clients(self, client: Any = None, async_client: Any = None, **connection: Any) -> Clients:
+        """Those of these arguments of `Clients`; made if they are not there."""
+        # objects that are given are held below, so nothing else comes to have their ids
+        key = (id(client), id(async_client), *connection.items())
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = Clients(client, async_client, **connection)
+            self._held.move_to_end(key)
+            if len(self._held) > self._max_held:
+                self._held.popitem(last=False)
+            return self._held[key]
+
+    def close(self) -> None:
+        """Close every waiting client that was made here; the next call makes another."""
+        for one in self._all():
+            one.close()
+
+    async def aclose(self) -> None:
+        """Close every client that was made here."""
+        for one in self._all():
+            await one.aclose()
+
+    def _all(self) -> list[Clients]:
+        with self._lock:
+            return list(self._held.values())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ClientPool:
+        """Connections are not copied."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Another process connects anew."""
+        return ClientPool, ()

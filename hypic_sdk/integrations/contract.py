@@ -44,6 +44,14 @@ class SegmentRegistry:
     def __contains__(self, text: str) -> bool:
         return text.strip() in self._segmenter
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SegmentRegistry:
+        """What is known to a model is known to its copies."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """In another process it begins empty."""
+        return SegmentRegistry, ()
+
     def add(self, text: str, segment_id: str | None = None) -> KnownText | None:
         """Know a text from now on; none if it is too short.
 

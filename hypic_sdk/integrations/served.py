@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from copy import deepcopy
+from functools import partial
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from hypic_sdk.client.async_client import DEFAULT_TIMEOUT_S
-from hypic_sdk.integrations.clients import Clients
+from hypic_sdk.errors import RequestError
+from hypic_sdk.integrations.clients import ClientPool, Clients
 from hypic_sdk.integrations.contract import SegmentRegistry
 
 _OPTIONS = ("model", "temperature", "max_tokens", "top_p", "top_k", "seed", "stop")
+
+# what a framework hangs on a model in this process, and what is made anew in another one
+_OF_THIS_PROCESS = frozenset(
+    {"registry", "connections", "callbacks", "callback_manager", "rate_limiter", "cache"}
+)
+
+
+def one_reply(request: Mapping[str, Any]) -> None:
+    """Raises RequestError: a request for several replies, where there is room for one."""
+    if (request.get("n") or 1) != 1:
+        raise RequestError(
+            f"there is room for one reply here, not for n = {request['n']}", param="n"
+        )
 
 
 class Served(BaseModel):
@@ -22,6 +38,7 @@ class Served(BaseModel):
     beside such a `client`, asynchronous calls run it in threads.
 
     `registry` holds the texts that are looked for in plain prompts while `auto_segment` is on.
+    Copies of a model share it, and the connections; in another process both begin empty.
     """
 
     model: str | None = None
@@ -43,10 +60,35 @@ class Served(BaseModel):
     registry: SegmentRegistry = Field(default_factory=SegmentRegistry, exclude=True)
     client: Any = Field(default=None, exclude=True)
     async_client: Any = Field(default=None, exclude=True)
-
-    _clients: Clients | None = PrivateAttr(default=None)
+    connections: ClientPool = Field(default_factory=ClientPool, exclude=True, repr=False)
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_names(cls, values: Any) -> Any:
+        """A name that nobody reads would be a setting that silently does nothing."""
+        unknown = values.keys() - cls.model_fields.keys() if isinstance(values, Mapping) else ()
+        if unknown:
+            raise ValueError(
+                f"{cls.__name__} has no {', '.join(sorted(unknown))}; "
+                f"it has {', '.join(Served.model_fields)} and what its framework adds"
+            )
+        return values
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """A model of its own over the same connections and known texts."""
+        return self.model_copy(update={"hypic": deepcopy(self.hypic), "stop": deepcopy(self.stop)})
+
+    def __reduce__(self) -> Any:
+        """Another process connects anew; its registry begins empty."""
+        if self.client is not None or self.async_client is not None:
+            raise TypeError(
+                f"a {type(self).__name__} over a given client lives in this process only: give it "
+                "base_url, or stay in one process (no num_workers)"
+            )
+        names = type(self).model_fields.keys() - _OF_THIS_PROCESS
+        return partial(type(self), **{name: getattr(self, name) for name in names}), ()
 
     def calls(self) -> Any:
         """The client that waits; one over `base_url` is made at the first call."""
@@ -57,26 +99,27 @@ class Served(BaseModel):
         return self._held().async_calls()
 
     def close(self) -> None:
-        """Close the waiting client that was made here; one that was given is the giver's."""
-        self._held().close()
+        """Close the waiting clients that were made here, for copies of this model too.
+
+        One that was given is the giver's.
+        """
+        self.connections.close()
 
     async def aclose(self) -> None:
-        """Close both clients that were made here."""
-        await self._held().aclose()
+        """Close all clients that were made here."""
+        await self.connections.aclose()
 
     def _held(self) -> Clients:
-        # nothing is connected before the first call
-        if self._clients is None:
-            key = self.api_key
-            self._clients = Clients(
-                self.client,
-                self.async_client,
-                base_url=self.base_url,
-                api_key=None if key is None else key.get_secret_value(),
-                timeout_s=self.timeout,
-                max_retries=self.max_retries,
-            )
-        return self._clients
+        """Nothing is connected before the first call."""
+        key = self.api_key
+        return self.connections.clients(
+            self.client,
+            self.async_client,
+            base_url=self.base_url,
+            api_key=None if key is None else key.get_secret_value(),
+            timeout_s=self.timeout,
+            max_retries=self.max_retries,
+        )
 
     def _known(self) -> SegmentRegistry | None:
         """Where texts are looked up; none: nothing is looked for."""

@@ -23,8 +23,11 @@ class ForwardContext(Protocol):
         ...
 
     @property
-    def num_rows(self) -> int:
-        """Rows before the padding; what is computed for the others is never read."""
+    def row_count(self) -> torch.Tensor:
+        """[1] int64: rows before the padding; what is computed for the others is never read.
+
+        On the rows' device, where alone it is looked at: a forward may run again with another.
+        """
         ...
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hypic_sdk.kernels.activation import silu
+from hypic_sdk.kernels.mlp.op import swiglu
 from hypic_sdk.layers.context import ForwardContext
 from hypic_sdk.layers.linear import Linear
 
@@ -21,7 +21,6 @@ class GatedMLP(nn.Module):
     def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[L, D] -> [L, D]."""
         alike = context.row_independent
-        gate, up = self.gate_up(hidden_LD, row_independent=alike).chunk(2, dim=-1)
-        inner = silu(gate).mul_(up)
+        inner = swiglu(self.gate_up(hidden_LD, row_independent=alike))
         output: torch.Tensor = self.down(inner, row_independent=alike)
         return output

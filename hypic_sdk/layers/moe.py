@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from hypic_sdk.kernels.activation import sigmoid
 from hypic_sdk.kernels.experts.op import Routing, experts, route
+from hypic_sdk.kernels.mlp.op import add_gated
 from hypic_sdk.layers.context import ForwardContext
 from hypic_sdk.layers.linear import Linear
 from hypic_sdk.layers.mlp import GatedMLP
@@ -42,23 +42,22 @@ class MixtureOfExperts(nn.Module):
         self.shared_gate = Linear(width, 1, dtype=dtype)
 
     def route(self, hidden_LD: torch.Tensor, context: ForwardContext) -> Routing:
-        """The experts of each row."""
+        """The experts of each row; those of padding are read for another row anyway."""
         logits = self.router(hidden_LD, row_independent=context.row_independent)
-        return route(logits, top_k=self.layout.top_k, renormalise=self.layout.renormalise)
+        return route(
+            logits,
+            top_k=self.layout.top_k,
+            renormalise=self.layout.renormalise,
+            row_count=context.row_count,
+        )
 
     def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[L, D] -> [L, D]."""
-        alike, num_rows = context.row_independent, context.num_rows
+        alike = context.row_independent
         routing = self.route(hidden_LD, context)
-        # padding rows would all go to the same experts, and have these read for nothing
-        routing = Routing(routing.indices[:num_rows], routing.weights[:num_rows])
-        routed_LD = experts(
-            hidden_LD[:num_rows], routing, self.gate_up, self.down, row_independent=alike
-        )
-        routed_LD = torch.nn.functional.pad(routed_LD, (0, 0, 0, hidden_LD.shape[0] - num_rows))
-        gate_L1 = sigmoid(self.shared_gate(hidden_LD, row_independent=alike))
-        shared_LD: torch.Tensor = self.shared(hidden_LD, context)
-        return routed_LD.add_(shared_LD.mul_(gate_L1))
+        routed_LD = experts(hidden_LD, routing, self.gate_up, self.down, row_independent=alike)
+        gate_L1 = self.shared_gate(hidden_LD, row_independent=alike)
+        return add_gated(routed_LD, self.shared(hidden_LD, context), gate_L1)
 
 
 def _parameter(*shape: int, dtype: torch.dtype) -> nn.Parameter:

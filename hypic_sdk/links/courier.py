@@ -15,12 +15,13 @@ from typing import Protocol, Self, final
 import torch
 
 from hypic_sdk.errors import HypicError, TransferFailed, WorkerError, WorkerLost
+from hypic_sdk.links.link_address import LinkAddress
 from hypic_sdk.links.link_ends import Arrival, Digest, Inbound, Outbound, Packed
-from hypic_sdk.links.pair_link import LinkAddress
 from hypic_sdk.prompt.segment import PromptPart, SegmentKey
 from hypic_sdk.transport.control import Alive
 from hypic_sdk.transport.peer_channel import PeerChannel
 from hypic_sdk.transport.peer_messages import (
+    Carrier,
     DropFetch,
     EntryReady,
     EntryRefused,
@@ -84,12 +85,14 @@ class Courier:
         digest: Digest,
         compute_fingerprint: str,
         device: torch.device,
+        carrier: Carrier = Carrier.TCP,
         host: str = "127.0.0.1",
     ) -> None:
         """
         Args:
-            digest: of a payload on the CPU.
-            device: where payloads lie; decides what kind of link carries them.
+            digest: of a payload.
+            device: where payloads lie.
+            carrier: of what this worker asks for.
             host: this worker's address for links.
         """
         self._channel = channel
@@ -98,6 +101,7 @@ class Courier:
         self._digest = digest
         self._fingerprint = compute_fingerprint
         self._device = device
+        self._carrier = carrier
         self._host = host
         self._lock = threading.Lock()
         self._tickets = itertools.count(1)
@@ -129,7 +133,8 @@ class Courier:
         address = inbound.address
         message = FetchEntry(
             ticket, self._worker, wanted.part, wanted.namespace, wanted.key, self._fingerprint,
-            address.host, address.port, address.epoch, wanted.timeout_s,
+            address.host, address.port, address.epoch, wanted.timeout_s, address.carrier,
+            address.token,
         )  # fmt: skip
         try:
             self._channel.send(worker, message)
@@ -147,10 +152,19 @@ class Courier:
 
     def alive(self) -> Alive:
         """A sign of life, with what was counted so far."""
+        at = self._channel.endpoint
         with self._lock:
             return Alive(
-                self._worker, self._num_fetched, self._num_not_fetched, self._fetched_bytes
-            )
+                self._worker, self._num_fetched, self._num_not_fetched, self._fetched_bytes,
+                at if at.startswith("tcp://") else "",
+            )  # fmt: skip
+
+    def meet(self, worker: str, endpoint: str) -> None:
+        """A peer of another host takes messages there.  Raises ConfigError: not a TCP address."""
+        with self._lock:
+            is_known = worker in self._lost or worker == self._worker
+        if not is_known:
+            self._channel.learn(worker, endpoint)
 
     def _expect(
         self, worker: str, ticket: int, deadline_s: float, tell: Callable[[Arrival], None]
@@ -168,7 +182,7 @@ class Courier:
             if inbound is None or not inbound.expect(ticket, deadline_s, tell):
                 self._pause(worker, inbound)
                 epoch = 1 if inbound is None else inbound.address.epoch + 1
-                inbound = Inbound(self._host, epoch, self._device, self._digest)
+                inbound = Inbound(self._host, epoch, self._device, self._digest, self._carrier)
                 inbound.expect(ticket, deadline_s, tell)
                 self._inbound[worker] = inbound
             return inbound
@@ -267,7 +281,9 @@ class Courier:
 
     def _outbound_of(self, request: FetchEntry) -> Outbound | None:
         """The link to the asker; none if it is gone, or has a later link than it asked by."""
-        address = LinkAddress(request.host, request.port, request.epoch)
+        address = LinkAddress(
+            request.host, request.port, request.epoch, request.carrier, request.token
+        )
         with self._lock:
             if request.asker in self._lost or self._is_closing.is_set():
                 return None

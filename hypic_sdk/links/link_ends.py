@@ -6,14 +6,16 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 
 from hypic_sdk.errors import HypicError, TransferFailed, from_payload
-from hypic_sdk.links.pair_link import LinkAddress, PairLink, PendingLink, join
-from hypic_sdk.transport.peer_messages import EntryReady, EntryRefused, FetchEntry
+from hypic_sdk.links.link_address import LinkAddress, PairLink
+from hypic_sdk.links.pair_link import PendingLink, join
+from hypic_sdk.transport.peer_messages import Carrier, EntryReady, EntryRefused, FetchEntry
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,31 @@ class Packed:
 
     payload: torch.Tensor  # [num_bytes] uint8, contiguous, nobody else's
     made_ms: float = 0.0  # what making the entry took just now; 0: it was held
+    is_written: Any = None  # of a GPU: the event after the copy, on the stream that makes it
+
+    @classmethod
+    def of(cls, payload: torch.Tensor, made_ms: float) -> Packed:
+        """A copy that this thread has begun to make."""
+        if payload.device.type != "cuda":
+            return cls(payload, made_ms)
+        is_written = torch.cuda.Event()
+        is_written.record(torch.cuda.current_stream(payload.device))
+        return cls(payload, made_ms, is_written)
+
+    def wait(self) -> torch.Tensor:
+        """The payload, for this thread's stream, which waits until it is written."""
+        if self.is_written is not None:
+            stream = torch.cuda.current_stream(self.payload.device)
+            stream.wait_event(self.is_written)
+            self.payload.record_stream(stream)
+        return self.payload
+
+
+def copy_stream(device: torch.device) -> AbstractContextManager[Any]:
+    """What is queued inside the block, by this thread, does not wait for the engine's forwards."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device, priority=-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +81,10 @@ def transfer_timeout_s(num_bytes: int) -> float:
 class Inbound:
     """Entries from one peer under one epoch: they come one after the other, on one thread."""
 
-    def __init__(self, host: str, epoch: int, device: torch.device, digest: Digest) -> None:
-        self._pending = PendingLink(host, epoch, timeout_s=CONNECT_TIMEOUT_S)
+    def __init__(
+        self, host: str, epoch: int, device: torch.device, digest: Digest, carrier: Carrier
+    ) -> None:
+        self._pending = PendingLink(host, epoch, timeout_s=CONNECT_TIMEOUT_S, carrier=carrier)
         self.address = self._pending.address
         self.is_broken = False
         self._device = device
@@ -126,6 +155,10 @@ class Inbound:
             known[1](arrival)
 
     def _run(self) -> None:
+        with copy_stream(self._device):
+            self._take_all()
+
+    def _take_all(self) -> None:
         while (message := self._inbox.get()) is not None:
             try:
                 self._arrive(self._receive(message))
@@ -141,14 +174,16 @@ class Inbound:
     def _receive(self, message: EntryReady) -> Arrival:
         """The payload of the next entry; dropped ones are received as well, to stay in step."""
         if self._link is None:
-            self._link = self._pending.accept(self._device)
+            self._link = self._pending.accept()
+            if self.is_broken:
+                self._link.close()
         payload = self._link.receive(
             message.num_bytes,
             timeout_s=transfer_timeout_s(message.num_bytes),
             device=self._device,
             number=message.ticket,
         )
-        if self._digest(payload.cpu()) != message.digest:
+        if self._digest(payload) != message.digest:
             raise TransferFailed("an entry came with other bytes than were sent")
         self.num_taken += 1
         self._num_late = 0
@@ -202,6 +237,12 @@ class Outbound:
         self._inbox.put((request, packed))
 
     def _run(self) -> None:
+        with copy_stream(self._device):
+            self._send_all()
+        if self._link is not None:
+            self._link.close()
+
+    def _send_all(self) -> None:
         while (item := self._inbox.get()) is not None:
             request, packed = item
             try:
@@ -213,12 +254,10 @@ class Outbound:
                 logger.warning("an entry was not sent to worker %s: %s", request.asker, error)
                 self._broken = self._broken or TransferFailed(f"the link broke: {error}")
                 self._tell_broken(request, self._broken)
-        if self._link is not None:
-            self._link.close()
 
     def _send(self, request: FetchEntry, packed: Packed) -> None:
-        payload = packed.payload
-        digest = self._digest(payload.cpu())
+        payload = packed.wait()
+        digest = self._digest(payload)
         ready = EntryReady(
             request.ticket,
             self._worker,
@@ -229,11 +268,13 @@ class Outbound:
         )
         self._announce(request.asker, ready)
         if self._link is None:
-            self._link = join(self.address, self._device, timeout_s=CONNECT_TIMEOUT_S)
+            self._link = join(self.address, timeout_s=CONNECT_TIMEOUT_S)
         timeout_s = transfer_timeout_s(payload.numel())
         self._link.send(payload, timeout_s=timeout_s, number=request.ticket)
 
     def close(self, error: HypicError) -> None:
-        """Send nothing more."""
+        """Send nothing more; what is being sent fails."""
         self._broken = error
         self._inbox.put(None)
+        if self._link is not None:
+            self._link.close()

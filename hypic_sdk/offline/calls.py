@@ -16,12 +16,18 @@ from hypic_sdk.wire.shorthand import (
     ChatOptions,
     CompletionOptions,
     chat_request,
+    checked_timeout,
     completion_request,
     either_request,
 )
 
 ChatStream = ChunkStream[ChatCompletionChunk, ChatCompletion]
 CompletionStream = ChunkStream[Completion, Completion]
+
+
+def within(timeout_s: float | None, usual_s: float | None) -> float | None:
+    """The limit of one call: its own, else the usual one.  Raises ConfigError: it is none."""
+    return usual_s if timeout_s is None else checked_timeout(timeout_s)
 
 
 def tokenized(service: Service, request: ChatRequest | CompletionRequest) -> TokenizeReply:
@@ -86,7 +92,7 @@ class LocalChatCompletions:
         if stream:
             return self.stream(messages=messages, timeout_s=timeout_s, **options)
         request = chat_request(messages, options)
-        return self._service.chat(request, timeout_s or self._timeout_s)
+        return self._service.chat(request, within(timeout_s, self._timeout_s))
 
     def stream(
         self,
@@ -97,7 +103,7 @@ class LocalChatCompletions:
     ) -> ChatStream:
         """Chunks as they come, for a `with` block: leaving it early cancels the request."""
         request = chat_request(messages, options)
-        return self._service.chat_chunks(request, timeout_s or self._timeout_s)
+        return self._service.chat_chunks(request, within(timeout_s, self._timeout_s))
 
 
 @final
@@ -132,7 +138,7 @@ class LocalCompletions:
         if stream:
             return self.stream(prompt=prompt, timeout_s=timeout_s, **options)
         request = completion_request(prompt, options)
-        return self._service.complete(request, timeout_s or self._timeout_s)
+        return self._service.complete(request, within(timeout_s, self._timeout_s))
 
     def stream(
         self,
@@ -143,7 +149,7 @@ class LocalCompletions:
     ) -> CompletionStream:
         """Chunks as they come, for a `with` block: leaving it early cancels the request."""
         request = completion_request(prompt, options)
-        return self._service.complete_chunks(request, timeout_s or self._timeout_s)
+        return self._service.complete_chunks(request, within(timeout_s, self._timeout_s))
 
 
 @final

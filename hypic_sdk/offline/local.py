@@ -16,6 +16,7 @@ from hypic_sdk.offline.calls import (
     LocalCompletions,
     LocalPrompts,
     tokenized,
+    within,
 )
 from hypic_sdk.offline.port import LocalPort
 from hypic_sdk.offline.segments import LocalSegments
@@ -69,13 +70,19 @@ class LocalHypic:
         config = config or EngineConfig()
         worker = _open_worker(folder, tokenizer, config, on_progress)
         settings = worker.call(lambda engine: engine.describe().settings)
+        tokenizer = tokenizer.bounded(settings.max_context_tokens)
         service = Service(
             tokenizer=tokenizer,
             template=ChatTemplate.from_folder(folder, tokenizer),
-            catalog=MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint),
+            catalog=MemoryCatalog(tokenizer.encode_segment, tokenizer.fingerprint),
             worker=LocalPort(worker),
             model_name=model_name or default_name,
-            facts=ModelFacts(config.reuse, settings.conv_width, settings.max_context_tokens),
+            facts=ModelFacts(
+                config.reuse,
+                settings.conv_width,
+                settings.max_context_tokens,
+                is_checked=config.shadow is not None,
+            ),
             sampling=sampling_defaults(folder),
         )
         self._attach(service, worker.close)
@@ -95,11 +102,12 @@ class LocalHypic:
         from hypic_sdk.scripted import open_scripted
 
         opened = open_scripted(script, config or EngineConfig())
-        ready, tokenizer = opened.ready, opened.tokenizer
+        ready = opened.ready
+        tokenizer = opened.tokenizer.bounded(ready.max_context_tokens)
         service = Service(
             tokenizer=tokenizer,
             template=opened.template,
-            catalog=MemoryCatalog(tokenizer.encode_text, tokenizer.fingerprint),
+            catalog=MemoryCatalog(tokenizer.encode_segment, tokenizer.fingerprint),
             worker=opened.worker,
             model_name=SCRIPTED_NAME,
             facts=ModelFacts(opened.config.reuse, ready.conv_width, ready.max_context_tokens),
@@ -133,7 +141,7 @@ class LocalHypic:
         """
         other = LocalHypic.__new__(LocalHypic)
         other.__dict__.update(self.__dict__)
-        other._limit(self._timeout_s if timeout_s is None else timeout_s)
+        other._limit(within(timeout_s, self._timeout_s))
         return other
 
     def tokenize(

@@ -15,9 +15,10 @@ from hypic_sdk.service.warm_job import ProgressListener
 from hypic_sdk.wire.limits import MAX_SEGMENTS_PER_CALL
 from hypic_sdk.wire.segment_page import SegmentPage
 from hypic_sdk.wire.segment_shorthand import (
+    checked_limit,
     raise_failure,
     register_request,
-    segment_item,
+    segment_items,
     segment_update,
     selection,
     warm_request,
@@ -30,7 +31,7 @@ from hypic_sdk.wire.segments import (
     SegmentState,
     WarmJobObject,
 )
-from hypic_sdk.wire.shorthand import SegmentRef, id_of, segment_ids
+from hypic_sdk.wire.shorthand import SegmentRef, checked_id, segment_ids
 
 Warm = Literal["none", "async", "wait"]
 WarmPriority = Literal["background", "normal"]
@@ -92,7 +93,7 @@ class LocalSegments:
         """
         # no upkeep runs in this process: what is over goes when something comes
         self._service.segments.keeper.sweep()
-        items = map(segment_item, texts)
+        items = segment_items(texts)
         segments: list[SegmentObject] = []
         failures: list[RegisterFailure] = []
         while batch := [*islice(items, MAX_SEGMENTS_PER_CALL)]:
@@ -110,7 +111,7 @@ class LocalSegments:
 
     def retrieve(self, segment: SegmentRef) -> SegmentObject:
         """One segment by its id.  Raises SegmentNotFound."""
-        return self._service.segments.retrieve(id_of(segment))
+        return self._service.segments.retrieve(checked_id(segment))
 
     def find(self, external_id: str) -> SegmentObject:
         """One segment by the caller's own id.  Raises SegmentNotFound."""
@@ -128,6 +129,7 @@ class LocalSegments:
         Args:
             metadata: those whose metadata say all of this.
         """
+        checked_limit(limit)
         found = self._service.segments.list_segments(after=after, limit=limit, says=metadata)
         following = partial(self.list, limit=limit, metadata=metadata)
         return SegmentPage(found, lambda last_id: following(after=last_id))
@@ -156,7 +158,7 @@ class LocalSegments:
             "priority": priority,
             "replace_external": replace_external,
         }
-        return self._service.segments.update(id_of(segment), segment_update(values))
+        return self._service.segments.update(checked_id(segment), segment_update(values))
 
     def pin(self, segment: SegmentRef, *, ttl: int | str | None = None) -> SegmentObject:
         """Keep a segment's entry from eviction, for some time or until it is unpinned.
@@ -165,15 +167,15 @@ class LocalSegments:
             PinBudgetExhausted: as much is pinned as may be.
         """
         update = segment_update({"pin": {"ttl": ttl}})
-        return self._service.segments.update(id_of(segment), update)
+        return self._service.segments.update(checked_id(segment), update)
 
     def unpin(self, segment: SegmentRef) -> SegmentObject:
         """Let a segment's entry be evicted again."""
-        return self._service.segments.update(id_of(segment), segment_update({"pin": False}))
+        return self._service.segments.update(checked_id(segment), segment_update({"pin": False}))
 
     def delete(self, segment: SegmentRef) -> DeletedSegment:
         """Forget a segment: its text, its entry, every chain that contains it."""
-        return self._service.segments.delete(id_of(segment))
+        return self._service.segments.delete(checked_id(segment))
 
     def delete_many(
         self,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, final
 
-from hypic_sdk.prompt.tool_calls import CLOSE, OPEN, SaidCall, may_go_on, read_call
+from hypic_sdk.prompt.call_reader import CallPiece, CallReader
+from hypic_sdk.prompt.tool_calls import OPEN, CallArguments, CallBegun
 
 OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 
@@ -28,7 +29,7 @@ class SaidReasoning:
     text: str
 
 
-Said = SaidText | SaidReasoning | SaidCall
+Said = SaidText | SaidReasoning | CallPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,9 @@ class _State(Enum):
 class ReplyReader:
     """Feeds on text deltas; what it hands out is the same however the text is cut.
 
-    A call is handed out when it is whole.  What looks like one and is none stays text, tags and
-    all.  White space between the text and a call, and between calls, is dropped.
+    A call is handed out as it grows, from its name on.  What looks like one and never comes so far
+    stays text, tags and all.  White space between the text and a call, and between calls, is
+    dropped.
     """
 
     def __init__(self, rules: ReplyRules) -> None:
@@ -79,7 +81,7 @@ class ReplyReader:
         # characters that are not handed out while they stand in front
         self._trims = _BREAKS if rules.begins_reasoning else ""
         self._dropped = ""  # white space between the last text and the call that is being read
-        self._closed = 0  # of that call: no closing tag that counts stands before
+        self._call = CallReader(())
         self._num_calls = 0
 
     def push(self, text: str) -> list[Said]:
@@ -104,7 +106,7 @@ class ReplyReader:
             elif self._state is _State.TEXT:
                 yield from self._text(at_end=at_end)
             else:
-                yield from self._call(at_end=at_end)
+                yield from self._read_call(at_end=at_end)
 
     def _start(self, *, at_end: bool) -> Iterator[Said]:
         bare = self._held.lstrip(_WHITE)
@@ -137,8 +139,7 @@ class ReplyReader:
         if tag:
             bare = text.rstrip(_WHITE)
             yield SaidText(bare)
-            self._held, self._state = rest, _State.CALL
-            self._dropped, self._closed = text[len(bare) :], 0
+            self._begin_call(rest, text[len(bare) :])
             return
         if self._num_calls and at_end:
             self._held = self._held.rstrip(_WHITE)
@@ -146,43 +147,34 @@ class ReplyReader:
         yield SaidText(self._held[:sure])
         self._held = self._held[sure:]
 
-    def _call(self, *, at_end: bool) -> Iterator[Said]:
-        while (stop := self._held.find(CLOSE, self._closed)) >= 0:
-            body = self._held[:stop]
-            call = read_call(body, self._rules.tools or ())
-            if call is not None or not may_go_on(body):
-                yield from self._settled(call, body, self._held[stop + len(CLOSE) :])
-                return
-            self._closed = stop + 1
-        if at_end:
-            # models leave the last tag out, and some templates end the reply with it
-            call = read_call(self._held, self._rules.tools or ())
-            body, self._held = self._held, ""
-            if call is not None:
-                yield from self._settled(call, body, "")
-            else:
-                self._state = _State.TEXT
-                yield SaidText(self._dropped + OPEN + body)
+    def _begin_call(self, rest: str, dropped: str) -> None:
+        self._held, self._dropped, self._state = rest, dropped, _State.CALL
+        self._call = CallReader(self._rules.tools or ())
 
-    def _settled(self, call: SaidCall | None, body: str, rest: str) -> Iterator[Said]:
-        """A closing tag has come."""
-        self._state = _State.TEXT
-        if call is not None:
-            self._num_calls += 1
-            limit = self._rules.max_calls
-            if limit is None or self._num_calls <= limit:
-                yield call
-            self._held, self._trims = rest, _WHITE
-            return
+    def _read_call(self, *, at_end: bool) -> Iterator[Said]:
+        had_begun = self._call.has_begun
+        pieces = self._call.read(self._held, at_end=at_end)
+        self._held = ""
+        self._num_calls += self._call.has_begun and not had_begun
+        limit = self._rules.max_calls
+        if limit is None or self._num_calls <= limit:
+            yield from pieces
+        if self._call.is_over:
+            self._state, self._held = _State.TEXT, self._call.left
+            if self._call.has_begun:
+                self._trims = _WHITE
+            else:
+                yield from self._none()
+
+    def _none(self) -> Iterator[Said]:
+        """What was held is no call: it is text, up to the first closing tag if there is one."""
+        body, close, rest = self._call.split()
         # a call may have begun anew inside of one that was broken off
-        broken, tag, again = body.rpartition(OPEN)
+        broken, tag, again = body.rpartition(OPEN) if close else (body, "", "")
+        yield SaidText(self._dropped + OPEN + (broken if tag else body + close))
+        self._held = rest
         if tag:
-            yield SaidText(self._dropped + OPEN + broken)
-            self._held, self._state = f"{again}{CLOSE}{rest}", _State.CALL
-            self._dropped, self._closed = "", 0
-        else:
-            yield SaidText(self._dropped + OPEN + body + CLOSE)
-            self._held = rest
+            self._begin_call(f"{again}{close}{rest}", "")
 
     def _trim(self) -> None:
         self._held = self._held.lstrip(self._trims)
@@ -195,8 +187,10 @@ class ReplyReader:
         joined: list[Said] = []
         for one in said:
             last = joined[-1] if joined else None
-            if isinstance(one, SaidCall):
+            if isinstance(one, CallBegun):
                 joined.append(one)
+            elif isinstance(one, CallArguments) and isinstance(last, CallArguments):
+                joined[-1] = CallArguments(last.text + one.text)
             elif isinstance(one, SaidText) and isinstance(last, SaidText):
                 joined[-1] = SaidText(last.text + one.text)
             elif isinstance(one, SaidReasoning) and isinstance(last, SaidReasoning):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ class PromptPart:
 
     `segment_id` is set for an inner segment, and for a segment that stands last (role trailing,
     reported as such).  `message_index` and `content_index` say where the caller wrote it.
+    `anchor`: what a segment is computed behind where `ReuseConfig.anchored` is set; a prompt's own
+    segments are given its leading part, whatever they say.
     """
 
     role: Role
@@ -70,6 +73,7 @@ class PromptPart:
     segment_id: SegmentId | None = None
     message_index: int = 0
     content_index: int = 0
+    anchor: tuple[int, ...] = ()
 
 
 class BorderKind(Enum):
@@ -127,4 +131,4 @@ class SegmentedPrompt:
     @cached_property
     def token_ids(self) -> tuple[int, ...]:
         """The whole token list: what full recompute runs on."""
-        return tuple(token for part in self.parts for token in part.token_ids)
+        return tuple(itertools.chain.from_iterable(part.token_ids for part in self.parts))

@@ -23,6 +23,7 @@ from hypic_sdk.prompt import tokenizer_file
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+INDEX_FILE = "model.safetensors.index.json"
 _LONG_CHARS = 8192
 _HUGE_CHARS = 1 << 17
 _FINGERPRINT_TAG = b"hypic.tokenizer.v1\0"
@@ -95,16 +96,20 @@ class PromptTokenizer:
         """Read `tokenizer.json`, and `tokenizer_config.json` where there is one.
 
         Raises:
-            ModelFileError: missing, torn, or not a tokenizer.
+            ModelFileError: missing, torn, not a tokenizer, or another than the one that the
+                checkpoint's shard index names.
         """
         if not (folder / TOKENIZER_FILE).is_file():
             raise ModelFileError(f"{folder} has no {TOKENIZER_FILE}")
         config_path = folder / CONFIG_FILE
         config = read_json(config_path) if config_path.is_file() else {}
         try:
-            return cls(read_json(folder / TOKENIZER_FILE), config)
+            file = read_json(folder / TOKENIZER_FILE)
+            tokenizer = cls(file, config)
         except ModelFileError as error:
             raise ModelFileError(f"{folder / TOKENIZER_FILE}: {error.message}") from error
+        _check_named(folder, file)
+        return tokenizer
 
     def bounded(self, max_tokens: int | None) -> PromptTokenizer:
         """The same, for contexts of `max_tokens` (none: of any size): it refuses longer texts."""
@@ -316,6 +321,27 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise ModelFileError(f"{path} holds no JSON object")
     return loaded
+
+
+def _check_named(folder: Path, file: Mapping[str, Any]) -> None:
+    """Refuse a tokenizer that is not the one the weights were made with, where the index names it.
+
+    Ids of the right number may still mean other words; nothing else in a folder would tell.
+    """
+    if not (folder / INDEX_FILE).is_file():
+        return
+    metadata = read_json(folder / INDEX_FILE).get("metadata")
+    named = metadata.get(tokenizer_file.DIGEST_FIELD) if isinstance(metadata, Mapping) else None
+    if named is None:
+        return
+    found = tokenizer_file.content_digest(file)
+    if named != found:
+        raise ModelFileError(
+            f"{folder / TOKENIZER_FILE} is not the tokenizer that {INDEX_FILE} names: these files "
+            "do not belong together",
+            named_digest=named,
+            found_digest=found,
+        )
 
 
 def _build(file: Mapping[str, Any]) -> Tokenizer:

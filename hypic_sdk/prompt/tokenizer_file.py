@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +18,16 @@ _UNMATCHABLE = "\U0010fffe" * 16
 # make one character of several, at most so many
 _COMPOSES = ("NFC", "NFD", "NFKC", "NFKD")
 _MOST_COMPOSED = 4
+
+
+DIGEST_FIELD = "tokenizer_sha256"
+"""In the metadata of a checkpoint's shard index: `content_digest` of the tokenizer it goes with."""
+
+
+def content_digest(file: Mapping[str, Any]) -> str:
+    """SHA-256 (hexadecimal) of what a `tokenizer.json` says, however it is laid out."""
+    canonical = json.dumps(file, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def problem_of(file: Mapping[str, Any]) -> str | None:

@@ -7,16 +7,13 @@ template shows, since models mix them up.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
-_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>(.*?)</parameter>\s*", re.DOTALL)
 _MAX_HOPS = 16  # through `$ref` before a schema counts as without a type
 
 
@@ -28,11 +25,39 @@ class ToolFormat(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A call of a tool; its arguments follow."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the arguments of the call that was begun last."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SaidCall:
-    """A call that a reply has made; `arguments` is the text of a JSON object."""
+    """A call that a reply has made.
+
+    `arguments` is the text of a JSON object; of a call that was broken off it is less than that.
+    """
 
     name: str
     arguments: str
+
+
+def calls_of(said: Iterable[object]) -> list[SaidCall]:
+    """The calls, put together from what was said of them; everything else is passed over."""
+    calls: list[SaidCall] = []
+    for one in said:
+        if isinstance(one, CallBegun):
+            calls.append(SaidCall(one.name, ""))
+        elif isinstance(one, CallArguments):
+            calls[-1] = SaidCall(calls[-1].name, calls[-1].arguments + one.text)
+    return calls
 
 
 def tool_format(template_source: str) -> ToolFormat:
@@ -55,36 +80,13 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def read_call(body: str, tools: Sequence[Mapping[str, Any]] = ()) -> SaidCall | None:
-    """The call that stands between the tags; none if it is not whole.
-
-    Args:
-        tools: the schemas that were shown; a parameter in tags is a text unless they say otherwise.
-    """
-    if body.lstrip().startswith("<function="):
-        return _read_tags(body, tools)
-    return _read_json(body)
-
-
-def may_go_on(body: str) -> bool:
-    """Whether a closing tag behind `body` may stand within an argument of an unfinished call."""
-    if body.lstrip().startswith("<function="):
-        return "</function>" not in body
-    try:
-        json.loads(body)
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except RecursionError:
-        return False
-    return False
-
-
-def _read_json(body: str) -> SaidCall | None:
+def parse_call(body: str) -> SaidCall | None:
+    """The call whose JSON this is, in whatever order; none if it is no call."""
     try:
         call = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
     arguments = call.get("arguments", call.get("parameters", {}))
     if isinstance(arguments, str):
@@ -93,32 +95,24 @@ def _read_json(body: str) -> SaidCall | None:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             return None
-    if not isinstance(arguments, dict):
+    if not isinstance(arguments, dict) or not is_name(call["name"]):
         return None
-    return SaidCall(call["name"], json.dumps(arguments, ensure_ascii=False))
+    return SaidCall(call["name"], as_json(arguments))
 
 
-def _read_tags(body: str, tools: Sequence[Mapping[str, Any]]) -> SaidCall | None:
-    function = _FUNCTION.fullmatch(body)
-    if function is None:
-        return None
-    name, inside = function.group(1).strip(), function.group(2)
-    schema = parameters_of(tools, name)
-    arguments: dict[str, Any] = {}
-    position = 0
-    while inside[position:].strip():
-        found = _PARAMETER.match(inside, position)
-        if found is None:
-            return None
-        key = found.group(1).strip()
-        arguments[key] = _value(_without_frame(found.group(2)), _property(schema, key))
-        position = found.end()
-    return SaidCall(name, json.dumps(arguments, ensure_ascii=False)) if name else None
+def is_name(name: str) -> bool:
+    """Whether a tool may be called so: it says something, and any UTF-8 can carry it."""
+    return bool(name) and name.isprintable()
 
 
-def _without_frame(text: str) -> str:
-    """A value without the line breaks that set it apart from its tags."""
-    return text.removeprefix("\n").removesuffix("\n")
+def as_json(value: Any) -> str:
+    """JSON that UTF-8 can carry; escapes only where it has to."""
+    written = json.dumps(value, ensure_ascii=False)
+    try:
+        written.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return written
 
 
 def parameters_of(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
@@ -131,7 +125,7 @@ def parameters_of(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str,
     return {}
 
 
-def _property(schema: Mapping[str, Any], key: str) -> frozenset[str]:
+def types_of(schema: Mapping[str, Any], key: str) -> frozenset[str]:
     """The JSON types that a parameter may have; empty if the schema does not say."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
@@ -172,14 +166,23 @@ def _type_of(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def _value(text: str, types: frozenset[str]) -> Any:
+def is_text(types: frozenset[str]) -> bool:
+    """Whether a parameter in tags is its text, whatever that looks like."""
+    return not types or types == {"string"}
+
+
+def value_of(text: str, types: frozenset[str]) -> Any:
     """A parameter's value: what its types want, and a text where it is none of these."""
-    if not types or types == {"string"}:
+    if is_text(types):
         return text
     try:
-        loaded = json.loads(text)
+        loaded = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return text
     kind = _type_of(loaded)
     is_wanted = kind in types or (kind == "integer" and "number" in types)
     return loaded if is_wanted or "string" not in types else text
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

@@ -33,11 +33,12 @@ def _best_look(looks: Sequence[Sequence[Any]]) -> tuple[str, int, bool]:
 
 
 def _summed(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        name: (
-            _summed([answer[name] for answer in answers])
-            if isinstance(value, Mapping)
-            else sum(answer[name] for answer in answers)
-        )
-        for name, value in answers[0].items()
-    }
+    return {name: _sum([answer[name] for answer in answers]) for name in answers[0]}
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """The sum of numbers, or of numbers by name; none of what no worker has."""
+    told = [value for value in values if value is not None]
+    if not told:
+        return None
+    return _summed(told) if isinstance(told[0], Mapping) else sum(told)

@@ -43,4 +43,6 @@ def _about_namespaces(ask: Ask, books: Books) -> Any:
             return books.holdings(ask.namespace)
         case Question.CLEAR:
             return books.clear(ask.namespace)
+        case Question.RESUME:
+            return None  # nothing is switched off here
     raise WorkerError(f"no answer to {ask.question.value}")

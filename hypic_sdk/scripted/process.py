@@ -20,12 +20,20 @@ from hypic_sdk.scripted.rules import Script, read_script
 from hypic_sdk.scripted.worker import ScriptedWorker
 from hypic_sdk.transport.channel import Channel
 from hypic_sdk.transport.codec import Message
-from hypic_sdk.transport.control import Answer, Ask, CancelRequest, EngineFailed, FinishRequest
+from hypic_sdk.transport.control import (
+    Alive,
+    Answer,
+    Ask,
+    CancelRequest,
+    EngineFailed,
+    FinishRequest,
+)
 from hypic_sdk.transport.messages import EngineRequest, WarmRequest
 from hypic_sdk.transport.process_settings import SETTINGS_FILE, ProcessSettings
 
 logger = logging.getLogger(__name__)
 
+ALIVE_EVERY_S = 0.8
 POLL_S = 0.5  # how soon a lost parent is noticed
 
 
@@ -44,7 +52,11 @@ def main() -> None:
         opened = _open(settings, channel)
         if opened is not None:
             with opened.worker as worker:
+                told_s = 0.0
                 while os.getppid() == parent:
+                    if time.monotonic() - told_s > ALIVE_EVERY_S:
+                        told_s = time.monotonic()
+                        channel.send(Alive(""))
                     _take(channel, worker)
 
 

@@ -119,7 +119,7 @@ class Running:
 def _logprobs(token_id: int, num_top: int) -> TokenLogprobs:
     others = (one for one in range(num_top + 1) if one != token_id)
     best = [(token_id, LOGPROB), *((one, LOGPROB - rank) for rank, one in enumerate(others, 3))]
-    return TokenLogprobs(token_id, LOGPROB, tuple(best[:num_top]))
+    return TokenLogprobs(token_id, LOGPROB, 1, tuple(best[:num_top]))
 
 
 @final

@@ -28,7 +28,7 @@ from hypic_sdk.errors import (
 )
 from hypic_sdk.prompt.segment import PromptPart
 from hypic_sdk.server.suspects import OpenRequest, Suspects
-from hypic_sdk.transport.channel import Channel
+from hypic_sdk.transport.channel import MessageSender
 from hypic_sdk.transport.codec import Message
 from hypic_sdk.transport.control import (
     Answer,
@@ -37,6 +37,7 @@ from hypic_sdk.transport.control import (
     EngineFailed,
     EngineReady,
     FinishRequest,
+    PeerHere,
     PeerLost,
     Question,
     RequestsBegun,
@@ -74,7 +75,7 @@ class EngineLink:
         self._waits = waits
         # a stream that is collected cancels, and collection may come inside of any block
         self._lock = threading.RLock()
-        self._channel: Channel | None = None
+        self._channel: MessageSender | None = None
         self._num_attached = 0
         self._clock = clock
         self._suspects = suspects or Suspects(clock)
@@ -101,7 +102,7 @@ class EngineLink:
 
     # -- the supervisor's side
 
-    def attach(self, channel: Channel) -> None:
+    def attach(self, channel: MessageSender) -> None:
         """A process is ready at the other end; what waits for one is sent."""
         with self._lock:
             self._channel = channel
@@ -344,10 +345,10 @@ class EngineLink:
             if request_id in self._requests:
                 self._sent(FinishRequest(request_id, reply_index))
 
-    def tell_lost_peer(self, worker: str) -> None:
-        """Another worker is gone."""
+    def tell_of_peer(self, message: PeerHere | PeerLost) -> None:
+        """Another worker came, or is gone."""
         with self._lock:
-            self._sent(PeerLost(worker))
+            self._sent(message)
 
     def probe(self, parts: Sequence[PromptPart], namespace: str) -> Sequence[bool]:
         """Which entries are held; none while no process is there."""

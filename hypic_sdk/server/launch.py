@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypic_sdk.config import EngineConfig
-from hypic_sdk.errors import ConfigError, WorkerError
+from hypic_sdk.errors import ConfigError, HypicError, WorkerError
 from hypic_sdk.server.app import create_app
 from hypic_sdk.server.drain import Drain
 from hypic_sdk.server.fleet import Fleet
@@ -23,8 +23,9 @@ from hypic_sdk.server.site import SITE
 from hypic_sdk.server.sqlite_catalog import SqliteCatalog
 from hypic_sdk.server.supervisor import EngineState, EngineSupervisor
 from hypic_sdk.server.tenants import Tenants
+from hypic_sdk.server.worker_gate import GateSettings
 from hypic_sdk.service import ModelFacts
-from hypic_sdk.transport.control import EngineReady
+from hypic_sdk.transport.control import EngineReady, Question
 from hypic_sdk.transport.messages import SamplingParams
 from hypic_sdk.transport.process_settings import ProcessSettings
 
@@ -49,11 +50,14 @@ class LaunchSettings:
     is_scripted: bool = False  # no model: a script answers, with the folder's tokenizer
     script_file: Path | None = None  # none: what is built in
     server: ServerSettings = field(default_factory=ServerSettings)
-    num_workers: int = 1  # engine processes behind one router
+    num_workers: int = 1  # engine processes of this host behind one router
+    gate: GateSettings | None = None  # where workers of other hosts are let in
 
 
 async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let what is in flight end; a second one ends it at once.
+
+    SIGUSR1 lets reuse go on that live checks switched off.
 
     Args:
         on_ready: called with the base URL once requests are answered.
@@ -66,6 +70,7 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     tenants = Tenants() if settings.keys_file is None else Tenants.from_file(settings.keys_file)
     supervisor = _engines(settings)
+    loop.add_signal_handler(signal.SIGUSR1, lambda: loop.run_in_executor(None, _resume, supervisor))
     with ExitStack() as stack:
         open_catalog = _registry(settings.segments_file, stack)
         stack.callback(supervisor.stop)
@@ -77,7 +82,12 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
             settings.model_folder,
             supervisor.link,
             model_name=settings.model_name,
-            facts=ModelFacts(settings.engine.reuse, ready.conv_width, ready.max_context_tokens),
+            facts=ModelFacts(
+                settings.engine.reuse,
+                ready.conv_width,
+                ready.max_context_tokens,
+                is_checked=settings.engine.shadow is not None,
+            ),
             # how the packaged model wants to be sampled is nothing to a script
             sampling=SamplingParams() if settings.is_scripted else None,
             open_catalog=open_catalog,
@@ -91,6 +101,16 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
                 await _until_stopped(supervisor, stop)
         finally:
             hurrying.cancel()
+
+
+def _resume(engines: EngineSupervisor | Fleet) -> None:
+    """Let every engine reuse again, if live checks switched that off; the operator's own act."""
+    try:
+        engines.link.ask(Question.RESUME)
+    except HypicError as error:
+        logger.error("reuse is not resumed code=%s", error.code)
+    else:
+        logger.warning("reuse is resumed")
 
 
 async def _hurry(hurry: asyncio.Event, drain: Drain) -> None:
@@ -107,10 +127,12 @@ def _engines(settings: LaunchSettings) -> EngineSupervisor | Fleet:
         settings.log_level,
         script_file=None if settings.script_file is None else str(settings.script_file),
     )
-    if settings.num_workers > 1:
+    if settings.num_workers != 1 or settings.gate is not None:
         if settings.is_scripted:
             raise ConfigError("a script is one worker: leave --workers at 1")
-        return Fleet(process, settings.num_workers)
+        if settings.num_workers == 0 and settings.gate is None:
+            raise ConfigError("a server without workers needs those of other hosts: --gate")
+        return Fleet(process, settings.num_workers, gate=settings.gate)
     if settings.is_scripted:
         return EngineSupervisor(process, module="hypic_sdk.scripted.process")
     return EngineSupervisor(process)

@@ -39,7 +39,7 @@ def document(routes: Sequence[Route]) -> str:
     wanted: list[Any] = []
     for route in routes:
         wanted += [(route.body, "validation")] if route.body else []
-        wanted += [(route.reply, "serialization")] if route.reply else []
+        wanted += [(one, "serialization") for one in (route.reply, route.event) if one]
     refs, definitions = models_json_schema(list(dict.fromkeys(wanted)), ref_template=_REFS)
     paths: dict[str, Any] = {}
     for route in routes:
@@ -70,9 +70,10 @@ def _operation(route: Route, refs: Any) -> dict[str, Any]:
     if route.partly_status is not None:
         reply = refs[route.reply, "serialization"]
         replies[str(route.partly_status)] = _json("as asked, with what failed", reply)
-    if route.streams:
+    if route.event is not None:
         content = replies[str(route.status)].setdefault("content", {})
-        content["text/event-stream"] = {}  # events, each of its own kind
+        # 3.1 has no word for what stands in the data of each event
+        content["text/event-stream"] = {"x-event-data": refs[route.event, "serialization"]}
     operation: dict[str, Any] = {"summary": said, "responses": replies}
     if route.body is not None:
         body = _json("", refs[route.body, "validation"])

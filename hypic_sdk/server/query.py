@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypic_sdk.errors import RequestError
 from hypic_sdk.prompt.catalog import Metadata
 from hypic_sdk.server.bodies import loaded
 from hypic_sdk.wire.limits import MAX_PAGE
 from hypic_sdk.wire.parse import parse
+from hypic_sdk.wire.segment_shorthand import checked_limit
 from hypic_sdk.wire.segments import SegmentQuery
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def limit_query(request: web.Request, *, usual: int, most: int) -> int:
     """
     text = request.query.get("limit", str(min(usual, most)))
     limit = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
-    if not 1 <= limit <= most:
-        raise RequestError(f"limit is a number from 1 to {most}", param="limit", limit=most)
-    return limit
+    return checked_limit(limit, most)
 
 
 def said_query(request: web.Request) -> Metadata | None:

@@ -38,6 +38,7 @@ class Sampler:
             return
         usage = await self._site.waiting.run(self._site.worker.usage)
         books, at = CacheStats.model_validate(usage), time.time()
+        self._site.shadow = books.shadow
         for task in self._site.desks.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 desk = task.result()

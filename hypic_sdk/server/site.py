@@ -25,6 +25,7 @@ from hypic_sdk.server.worker_status import WorkerStatus
 from hypic_sdk.service import Service
 from hypic_sdk.telemetry import Telemetry
 from hypic_sdk.wire.recent import CacheSample
+from hypic_sdk.wire.shadow import ShadowStats
 
 OpenService = Callable[[str, CatalogLimits], Service]
 
@@ -96,6 +97,7 @@ class Site:
     prepare: WorkPool
     waiting: WorkPool
     desks: dict[str, asyncio.Task[Desk]]
+    shadow: ShadowStats | None = None  # as of the last look; none: nothing is checked
 
     async def desk(self, tenant: Tenant) -> Desk:
         """The tenant's desk, set up at its first call."""

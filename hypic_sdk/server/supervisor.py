@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.1  # how soon a dead process is noticed
 CONNECT_TIMEOUT_S = 5.0  # from an engine's first word to its hearing ours
-HUNG_AFTER_S = 15.0  # signs of life come about once a second
+HUNG_AFTER_S = 15.0  # of silence; signs of life come about once a second
 STOP_TIMEOUT_S = 5.0  # from asking a process to end to killing it
 MAX_BACKOFF_S = 30.0  # between starts of an engine that keeps dying
 
@@ -60,7 +60,7 @@ class Place(Protocol):
         """What the next process is started with."""
         ...
 
-    def ready(self, supervisor: EngineSupervisor, num_restarts: int) -> None:
+    def ready(self, supervisor: EngineSupervisor, num_restarts: int, said: EngineReady) -> None:
         """The process takes requests."""
         ...
 
@@ -99,7 +99,7 @@ class EngineSupervisor:
             module: what the process runs.
             place: among other workers; none: there are no others.
             suspects: of all of them.
-            hung_after_s: how long one of several may be silent before it is ended.
+            hung_after_s: how long a process may be silent before it is ended.
         """
         self._hung_after_s = hung_after_s
         self._place = place
@@ -226,23 +226,25 @@ class EngineSupervisor:
     ) -> HypicError | None:
         """Hand on its messages until it ends or is to end.
 
-        One among several that says nothing for `hung_after_s` is ended: what it was to answer must
-        not wait for it.
+        One that has given a sign of life and then says nothing for `hung_after_s` is ended: what it
+        was to answer must not wait for it.
         """
         heard_s: float | None = None
         while not self._is_stopping.is_set():
             self.link.tick()
             message = self._receive(channel)
-            if message is not None and heard_s is not None and self._place is not None:
+            if message is not None and heard_s is not None:
                 heard_s = time.monotonic()
-                self._place.heard(num_restarts, message)
+                if self._place is not None:
+                    self._place.heard(num_restarts, message)
             if isinstance(message, Alive | EntriesChanged):
+                heard_s = time.monotonic()
                 continue
             if isinstance(message, EngineReady):
                 channel.wait_for_peer(CONNECT_TIMEOUT_S)
                 self.link.attach(channel)
                 if self._place is not None:
-                    self._place.ready(self, num_restarts)
+                    self._place.ready(self, num_restarts, message)
                     heard_s = time.monotonic()
                 self._set(EngineHealth(EngineState.READY, num_restarts, ready=message))
                 logger.info("engine ready pid=%d load_s=%.1f", process.pid, message.load_s)

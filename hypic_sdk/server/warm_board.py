@@ -36,7 +36,6 @@ class WarmBoard:
         Raises:
             QueueFull: as many jobs run, or are about to, as may run.
         """
-        self._tidy()
         num_running = self.num_running + self._num_opening
         if num_running >= self._max_running:
             raise QueueFull(
@@ -53,6 +52,7 @@ class WarmBoard:
     @property
     def num_running(self) -> int:
         """Jobs that are not over."""
+        self._tidy()
         return len(self._jobs) - len(self._ended_s)
 
     def add(self, job: WarmJob) -> None:

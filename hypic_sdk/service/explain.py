@@ -14,6 +14,7 @@ from hypic_sdk.service.conversation import DOCUMENTS
 from hypic_sdk.service.model_facts import ModelFacts
 from hypic_sdk.service.spelling import odd_borders, respellings
 from hypic_sdk.wire.explain import ExplainedPart, ExplainWarning, Explanation
+from hypic_sdk.wire.shadow import ShadowStats
 
 Probe = Callable[[Sequence[PromptPart]], Sequence[bool]]
 
@@ -21,6 +22,12 @@ Probe = Callable[[Sequence[PromptPart]], Sequence[bool]]
 _RUNNING_NUMBER = re.compile(
     r"\s*(?:\[\d{1,4}\]|\d{1,4}[.):]\s|(?:document|source|passage|chunk|doc)\s*#?\d{1,4}\b)",
     re.IGNORECASE,
+)
+
+_SWITCHED_OFF = ExplainWarning(
+    code="reuse_switched_off",
+    message="live checks found replies too far from full recompute: nothing is reused until the "
+    "server's operator resets that",
 )
 
 
@@ -41,16 +48,20 @@ class Explainer:
         self._probe = probe
         self._is_registered = is_registered
 
-    def explain(self, rendered: RenderedPrompt, *, reuse: bool = True) -> Explanation:
+    def explain(
+        self, rendered: RenderedPrompt, *, reuse: bool = True, shadow: ShadowStats | None = None
+    ) -> Explanation:
         """Parts, expected cost and warnings of a rendered prompt.
 
         Args:
             reuse: false is mode "off".
+            shadow: what live checks found; they may have switched reuse off.
         Raises:
             EmptyPrompt: there is nothing to explain.
         """
         prompt = segment_prompt(rendered, self._tokenizer)
-        parts = self._parts(prompt, reuse=reuse)
+        is_off = shadow is not None and shadow.num_switched_off > 0
+        parts = self._parts(prompt, reuse=reuse and not is_off)
         new = {part.segment_id: part.tokens for part in parts if part.expected == "cold"}
         cached = sum(part.reused_tokens for part in parts if part.expected == "hit")
         saved = sum(part.reused_tokens for part in parts)
@@ -61,9 +72,11 @@ class Explainer:
             cold_tokens=sum(new.values()),
             parts=parts,
             warnings=[
+                *([_SWITCHED_OFF] if is_off and reuse else []),
                 *self._segment_warnings(rendered, prompt),
                 *self._prompt_warnings(rendered, prompt),
             ],
+            shadow=shadow,
         )
 
     def _parts(self, prompt: SegmentedPrompt, *, reuse: bool) -> list[ExplainedPart]:

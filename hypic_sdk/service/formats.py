@@ -39,10 +39,11 @@ def reply_grammar(
     Raises:
         UnsupportedOption: reasoning, and a grammar that can not be put behind it.
     """
-    forced = None
-    if isinstance(request, ChatRequest):
-        forced = forced_call(request, form, tokenizer)
-    grammar = forced or asked_grammar(request)
+    grammar = asked_grammar(request)
+    if isinstance(request, ChatRequest) and request.must_call:
+        grammar = calls(request, form, tokenizer)
+    elif isinstance(request, ChatRequest) and request.may_call and request.response_format:
+        grammar = grammar and either(grammar, calls(request, form, tokenizer))
     if grammar is None or not begins_reasoning:
         return grammar
     outputs = request.structured_outputs
@@ -87,15 +88,8 @@ def _structured(asked: StructuredOutputs) -> Grammar | None:
     return None if asked.grammar is None else Grammar(GrammarKind.LARK, asked.grammar)
 
 
-def forced_call(
-    request: ChatRequest, form: ToolFormat, tokenizer: PromptTokenizer
-) -> Grammar | None:
-    """Of a reply that has to be a call; none if it may be text.
-
-    One call, unless the caller asks for parallel ones by name.
-    """
-    if not request.must_call:
-        return None
+def calls(request: ChatRequest, form: ToolFormat, tokenizer: PromptTokenizer) -> Grammar:
+    """Of a reply that is a call: one, unless the caller asks for parallel ones by name."""
     choice = request.tool_choice
     tools = [
         tool.function.model_dump(exclude_unset=True)
@@ -172,17 +166,28 @@ def behind_reasoning(grammar: Grammar, tokenizer: PromptTokenizer) -> Grammar:
         reasoning = f"reasoning: {_ANY_TEXT} {end}"
     else:
         reasoning = f"reasoning[suffix={end}]: {_ANY_TEXT}"
+    body = _as_rule("body", grammar)
+    return Grammar(GrammarKind.LARK, f'start: reasoning "\\n\\n" body\n{reasoning}\n{body}')
+
+
+def either(form: Grammar, call: Grammar) -> Grammar:
+    """A reply of a form, or a call in its place."""
+    rules = f"{_as_rule('form', form)}\n{_as_rule('calls', call)}"
+    return Grammar(GrammarKind.LARK, f"start: form | calls\n{rules}")
+
+
+def _as_rule(name: str, grammar: Grammar) -> str:
+    """A grammar as a rule of another, with all that it needs; of Lark only those made here."""
     match grammar.kind:
         case GrammarKind.JSON:
-            body = f"body: %json {_inline(_ANY_OBJECT)}"
+            return f"{name}: %json {_inline(_ANY_OBJECT)}"
         case GrammarKind.JSON_SCHEMA:
             check_grammar(grammar)
-            body = f"body: %json {_inline(json.loads(grammar.source))}"
+            return f"{name}: %json {_inline(json.loads(grammar.source))}"
         case GrammarKind.REGEX:
-            body = f"body: /{_for_lark(grammar.source)}/"
+            return f"{name}: /{_for_lark(grammar.source)}/"
         case GrammarKind.LARK:
-            body = "body" + grammar.source.removeprefix("start")
-    return Grammar(GrammarKind.LARK, f'start: reasoning "\\n\\n" body\n{reasoning}\n{body}')
+            return name + grammar.source.removeprefix("start")
 
 
 def _inline(schema: Any) -> str:

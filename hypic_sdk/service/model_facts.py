@@ -14,6 +14,7 @@ class ModelFacts:
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
     conv_width: int = 1  # of the short convs; 1 without
     max_context_tokens: int | None = None
+    is_checked: bool = False  # replies are recomputed in idle time (`config.ShadowConfig`)
 
     def interior_tokens(self, num_tokens: int) -> int | None:
         """Tokens of a segment that an entry saves; none if it is not kept at all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -21,6 +21,13 @@ from hypic_sdk.service.session_memory import SessionMemory
 from hypic_sdk.service.token_memo import TokenMemo
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
+
+
+def refuse_unsupported(names: Iterator[str]) -> None:
+    """Raises UnsupportedOption: for the first name, if there is any."""
+    name = next(names, None)
+    if name is not None:
+        raise UnsupportedOption(f"{name} is not offered here", param=name)
 
 
 @final
@@ -112,9 +119,7 @@ class PromptMaker:
             raise UnknownModel(
                 f"no model {request.model!r} here, only {self._model_name!r}", model=request.model
             )
-        unsupported = next(request.unsupported(), None)
-        if unsupported is not None:
-            raise UnsupportedOption(f"{unsupported} is not offered here", param=unsupported)
+        refuse_unsupported(request.unsupported())
 
     def _template_options(self, request: ChatRequest) -> dict[str, Any]:
         """Variables of the template; what is named among them itself goes first."""

@@ -58,7 +58,7 @@ def cache_report(
         seam_tokens=report.seam_tokens,
         cold_tokens=report.cold_tokens,
         segments=segments,
-        degraded=degraded,
+        degraded=report.degraded or degraded,
         timing_ms=Timing(queue=report.queue_ms, cold=report.cold_ms, ttft=report.ttft_ms),
     )
 
@@ -145,20 +145,18 @@ def completion_logprobs(
 def prompt_logprobs(
     logprobs: Sequence[TokenLogprobs], tokenizer: PromptTokenizer
 ) -> PromptLogprobs:
-    """Log-probabilities of a prompt's tokens, by vLLM's field; nothing of the first.
-
-    The rank of a token that is not among the alternatives is not known.
-    """
+    """Log-probabilities of a prompt's tokens, by vLLM's field; nothing of the first."""
     return [None, *(_alternatives(one, tokenizer) for one in logprobs)]
 
 
 def _alternatives(one: TokenLogprobs, tokenizer: PromptTokenizer) -> dict[str, PromptLogprob]:
     ranks = {token_id: rank for rank, (token_id, _) in enumerate(one.top, 1)}
+    ranks[one.token_id] = one.rank
     told = {one.token_id: one.logprob, **dict(one.top)}
     return {
         str(token_id): PromptLogprob(
             logprob=logprob,
-            rank=ranks.get(token_id),
+            rank=ranks[token_id],
             decoded_token=tokenizer.token_text(token_id),
         )
         for token_id, logprob in told.items()

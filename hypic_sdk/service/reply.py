@@ -17,7 +17,7 @@ from hypic_sdk.prompt.reply_reader import (
     SaidText,
 )
 from hypic_sdk.prompt.reply_text import ReplyText
-from hypic_sdk.prompt.tool_calls import SaidCall
+from hypic_sdk.prompt.tool_calls import SaidCall, calls_of
 from hypic_sdk.transport.messages import EngineReport, FinishReason, TokenEvent, TokenLogprobs
 
 FinishText = Literal["stop", "length", "tool_calls"]
@@ -107,7 +107,7 @@ class ReplyAssembler:
     @property
     def calls(self) -> list[SaidCall]:
         """The calls of tools so far."""
-        return [one for one in self.said if isinstance(one, SaidCall)]
+        return calls_of(self.said)
 
     def feed(self, event: TokenEvent) -> ReplyDelta | None:
         """Take the next event; none if there is nothing to say yet.

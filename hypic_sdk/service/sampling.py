@@ -18,6 +18,8 @@ def request_sampling(
 ) -> SamplingParams:
     """Of OpenAI's fields and their usual neighbours; what was left out is as `defaults` have it.
 
+    Of the least and the most tokens, one that was left out gives way to the other.
+
     Args:
         grammar: what the reply is held to.
     """
@@ -36,7 +38,13 @@ def request_sampling(
     names = ("min_tokens", "temperature", "top_p", "min_p", "repetition_penalty",
              "presence_penalty", "frequency_penalty")  # fmt: skip
     given |= {name: getattr(request, name) for name in names}
-    return replace(defaults, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    least, most = given.get("min_tokens"), given.get("max_tokens")
+    if least is None and most is not None:
+        given["min_tokens"] = min(defaults.min_tokens, most)
+    if most is None and least is not None:
+        given["max_tokens"] = max(defaults.max_tokens, least)
+    return replace(defaults, **given)
 
 
 def num_prompt_logprobs(request: ChatRequest | CompletionRequest) -> int | None:

@@ -20,7 +20,7 @@ from hypic_sdk.service.formats import reply_grammar
 from hypic_sdk.service.growing_reply import GrowingReply, PreparedRequest
 from hypic_sdk.service.ids import new_id
 from hypic_sdk.service.model_facts import ModelFacts
-from hypic_sdk.service.prompt_maker import PromptMaker
+from hypic_sdk.service.prompt_maker import PromptMaker, refuse_unsupported
 from hypic_sdk.service.reply import ReplyAssembler
 from hypic_sdk.service.sampling import generate_sampling, request_sampling, stops_of
 from hypic_sdk.service.segment_service import SegmentService
@@ -37,6 +37,7 @@ from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.explain import Explanation
 from hypic_sdk.wire.generate import GenerateRequest
 from hypic_sdk.wire.replies import ChatCompletion, ChatCompletionChunk, Completion
+from hypic_sdk.wire.shadow import shadow_of
 
 
 @final
@@ -139,7 +140,11 @@ class Service:
         return self._prepare(request, self._prompts.plain(request), request_id)
 
     def explain(self, request: ChatRequest | CompletionRequest) -> Explanation:
-        """What a prompt would come to; asks the worker what is warm and runs nothing."""
+        """What a prompt would come to; asks the worker what is warm and runs nothing.
+
+        Raises:
+            WorkerLost: nobody is there to tell of live checks, where there are any.
+        """
         if isinstance(request, ChatRequest):
             rendered = self._prompts.chat(request)
         else:
@@ -150,12 +155,14 @@ class Service:
             probe=lambda parts: self._worker.probe(parts, self._namespace),
             is_registered=lambda id_: self._catalog.get(id_) is not None,
         )
-        return explainer.explain(rendered, reuse=request.hypic.mode != "off")
+        shadow = shadow_of(self.usage()) if self.facts.is_checked else None
+        return explainer.explain(rendered, reuse=request.hypic.mode != "off", shadow=shadow)
 
     def prepare_generate(
         self, request: GenerateRequest, request_id: str | None = None
     ) -> PreparedRequest:
         """The same of a text with separators: what stands before each of them is a segment."""
+        refuse_unsupported(request.unsupported())
         *documents, question = request.texts or [""]
         texts = [self._whole_text(text) for text in documents] + [CallerText(question)]
         prompt = segment_prompt(parts_prompt(texts), self._tokenizer)

@@ -7,6 +7,7 @@ from typing import final
 
 from hypic_sdk.prompt.reply_reader import Said, SaidReasoning, SaidText
 from hypic_sdk.prompt.tokenizer import PromptTokenizer
+from hypic_sdk.prompt.tool_calls import CallBegun
 from hypic_sdk.service.growing_reply import GrowingReply
 from hypic_sdk.service.render import (
     cache_report,
@@ -162,7 +163,7 @@ class ChatChunks:
             yield Delta(content=said.text)
         elif isinstance(said, SaidReasoning):
             yield Delta(reasoning_content=said.text)
-        else:
+        elif isinstance(said, CallBegun):
             number = self._num_calls[index]
             self._num_calls[index] += 1
             begun = ToolCallDelta(
@@ -172,7 +173,9 @@ class ChatChunks:
                 function=FunctionDelta(name=said.name),
             )
             yield Delta(tool_calls=[begun])
-            arguments = FunctionDelta(arguments=said.arguments)
+        else:
+            number = self._num_calls[index] - 1
+            arguments = FunctionDelta(arguments=said.text)
             yield Delta(tool_calls=[ToolCallDelta(index=number, function=arguments)])
 
     def _chunk(

@@ -7,13 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import final
 
-from hypic_sdk.errors import DeadlineExceeded
+from hypic_sdk.errors import DeadlineExceeded, HypicError, RequestCancelled, WorkerLost
 from hypic_sdk.service.warm_progress import WarmProgress
 from hypic_sdk.service.worker_port import Event, WorkerPort
+from hypic_sdk.transport.events import failed
 from hypic_sdk.transport.messages import WarmEvent, WarmRequest
 from hypic_sdk.wire.segments import WarmJobObject
 
 ProgressListener = Callable[[WarmJobObject], None]
+
+MAX_LOSSES = 3  # of workers under one job, before it ends with them
+NEXT_WORKER_S = 300.0  # that a job waits for another worker: big models load for minutes
+LOOK_EVERY_S = 0.25
 
 
 @final
@@ -21,33 +26,86 @@ class WarmJob:
     """Runs in the background from when it is made; any thread may look, wait or cancel.
 
     A job that fails is told by its `status` and `errors`, also by `wait`: what was warmed stays.
+    Whose worker is lost begins anew with the next one, its counts too: what it had warmed there is
+    gone, what lies elsewhere is `already_warm`.
     """
 
-    def __init__(self, message: WarmRequest, worker: WorkerPort, *, created_at: int) -> None:
+    def __init__(
+        self,
+        message: WarmRequest,
+        worker: WorkerPort,
+        *,
+        created_at: int,
+        next_worker_s: float = NEXT_WORKER_S,
+    ) -> None:
+        """`next_worker_s`: how long it waits for another worker."""
         self.id = message.request_id
+        self._message = message
         self._worker = worker
+        self._created_at = created_at
+        self._next_worker_s = next_worker_s
+        self._num_losses = 0
+        self._lost_s: float | None = None  # since when no worker has it
+        self._waiting: threading.Timer | None = None  # until it looks for one again
+        self._is_cancelled = False
         self._changed = threading.Condition()
         self._events: list[WarmEvent] = []
         self._watchers: list[Callable[[], None]] = []
-        self._progress = WarmProgress(
+        self._progress = self._new_progress()
+        worker.submit(message, self._take)
+
+    def _new_progress(self) -> WarmProgress:
+        message = self._message
+        return WarmProgress(
             message.request_id,
             num_segments=len(message.segments),
             num_tokens=sum(len(part.token_ids) for part in message.segments),
-            created_at=created_at,
+            created_at=self._created_at,
             background=message.background,
         )
-        worker.submit(message, self._take)
 
     def _take(self, event: Event) -> None:
         """Called by the worker, on its thread."""
         assert isinstance(event, WarmEvent), "a warm job has warm events"
         with self._changed:
+            if self._goes_on_after(event):
+                self._waiting = threading.Timer(LOOK_EVERY_S, self._begin_anew)
+                self._waiting.daemon = True
+                self._waiting.start()
+                return
+            if not event.done:
+                self._lost_s = None
             self._events.append(event)
             self._progress.feed(event)
             self._changed.notify_all()
             watchers = tuple(self._watchers)
         for watcher in watchers:
             watcher()
+
+    def _goes_on_after(self, event: WarmEvent) -> bool:
+        """Whether this is the loss of its worker, and another may still come; under the lock."""
+        is_lost = event.error is not None and event.error.get("code") == WorkerLost.code
+        if not (is_lost and event.done) or self._is_cancelled:
+            return False
+        if self._lost_s is None:
+            self._lost_s = time.monotonic()
+            self._num_losses += 1
+        waited_s = time.monotonic() - self._lost_s
+        return self._num_losses <= MAX_LOSSES and waited_s < self._next_worker_s
+
+    def _begin_anew(self) -> None:
+        """Try whether there is a worker again; on a thread of its own."""
+        with self._changed:
+            self._waiting = None
+            if self._is_cancelled:
+                return
+            self._progress = self._new_progress()
+        try:
+            self._worker.submit(self._message, self._take)
+        except HypicError as error:
+            self._take(failed(self.id, error, is_warm=True))
+        if self._is_cancelled:  # perhaps before there was anything to cancel
+            self._worker.cancel(self.id)
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Call `watcher` after each change, on the worker's thread: it must be quick.
@@ -119,4 +177,12 @@ class WarmJob:
 
     def cancel(self) -> None:
         """Ask for its end; what is warm by then stays.  A job that is over is left as it is."""
-        self._worker.cancel(self.id)
+        with self._changed:
+            self._is_cancelled = True
+            waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            self._worker.cancel(self.id)
+            return
+        waiting.cancel()
+        error = RequestCancelled("the request was cancelled")
+        self._take(failed(self.id, error, is_warm=True))

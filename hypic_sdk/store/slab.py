@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hypic_sdk.errors import ConfigError
 from hypic_sdk.store.layout import SlabSizes, StoreLayout
 
 
@@ -21,7 +22,22 @@ class Slabs:
 
     @classmethod
     def allocate(cls, layout: StoreLayout, sizes: SlabSizes, device: torch.device) -> Slabs:
-        """Take the memory, once, at start."""
+        """Take the memory, once, at start.
+
+        Raises:
+            ConfigError: the device does not give that much.
+        """
+        try:
+            return cls._allocate(layout, sizes, device)
+        except RuntimeError as error:  # the one class that every device's allocator raises
+            raise ConfigError(
+                f"{device} does not give {sizes.budget_bytes} bytes for the pools: lower "
+                f"budget_bytes ({error})",
+                budget_bytes=sizes.budget_bytes,
+            ) from error
+
+    @classmethod
+    def _allocate(cls, layout: StoreLayout, sizes: SlabSizes, device: torch.device) -> Slabs:
         rows, linear = sizes.num_state_rows, layout.num_linear
         kv_shape = (
             layout.num_attention,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import Protocol, Self, final
 
 import zmq
 
@@ -18,6 +18,26 @@ from hypic_sdk.transport import codec
 
 COMMANDS = "commands.sock"  # API process to engine process
 EVENTS = "events.sock"  # engine process to API process
+
+
+class MessageEnd(Protocol):
+    """One end of a channel, on one host or between two."""
+
+    def send(self, message: codec.Message) -> None:
+        """Queue a message; from any thread; returns at once.  Raises WorkerLost."""
+        ...
+
+    def receive(self, timeout_s: float) -> codec.Message | None:
+        """The next message; on one thread; none after `timeout_s`.  Raises WorkerError."""
+        ...
+
+
+class MessageSender(Protocol):
+    """Takes messages to one other end."""
+
+    def send(self, message: codec.Message) -> None:
+        """Queue a message; from any thread; returns at once.  Raises WorkerLost."""
+        ...
 
 
 @final

@@ -21,8 +21,13 @@ from hypic_sdk.transport.control import (
     EngineReady,
     EntriesChanged,
     FinishRequest,
+    Join,
+    Leave,
+    PeerHere,
     PeerLost,
+    Refused,
     RequestsBegun,
+    Welcome,
 )
 from hypic_sdk.transport.messages import EngineRequest, TokenEvent, WarmEvent, WarmRequest
 from hypic_sdk.transport.peer_messages import DropFetch, EntryReady, EntryRefused, FetchEntry
@@ -32,7 +37,12 @@ Message = (
     | WarmRequest
     | CancelRequest
     | FinishRequest
+    | PeerHere
     | PeerLost
+    | Join
+    | Welcome
+    | Refused
+    | Leave
     | Alive
     | EntriesChanged
     | RequestsBegun
@@ -54,7 +64,12 @@ TAGS: Mapping[bytes, type[Any]] = MappingProxyType(
         b"warm": WarmRequest,
         b"cancel": CancelRequest,
         b"finish": FinishRequest,
+        b"here": PeerHere,
         b"lost": PeerLost,
+        b"join": Join,
+        b"welcome": Welcome,
+        b"no": Refused,
+        b"leave": Leave,
         b"alive": Alive,
         b"entries": EntriesChanged,
         b"begun": RequestsBegun,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from hypic_sdk.config import EngineConfig
 from hypic_sdk.prompt.segment import PromptPart, SegmentId
 
 
@@ -32,13 +33,57 @@ class RequestsBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """A worker of another host wants to be one of the router's.  Answered by Welcome or Refused."""
+
+    place: str  # names it in metrics, whichever process is there
+    version: str  # of this package: messages of another are not understood
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """A worker is to load its model, and say that it is ready."""
+
+    worker: str  # its id: used once
+    config: EngineConfig  # as all workers have it
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A worker is not, or no longer, one of the router's: it may end, and join anew."""
+
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A worker of another host ends."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHere:
+    """Where another worker takes messages about entries."""
+
+    worker: str
+    endpoint: str  # tcp://...
+
+
+@dataclass(frozen=True, slots=True)
 class Alive:
-    """A sign of life of one worker of several, about once a second, with what it counts."""
+    """A sign of life, about once a second, with what a worker of several counts.
+
+    One that is alone has no name.
+
+    Routers give workers of other hosts such signs as well.
+    """
 
     worker: str
     num_fetched: int = 0  # entries that came from other workers
     num_not_fetched: int = 0  # entries that were asked for and did not come
     fetched_bytes: int = 0
+    endpoint: str = ""  # where it takes messages about entries, of several hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +115,7 @@ class Question(Enum):
 
     PROBE = "probe"  # which of `parts` are held -> list of bool
     DELETE = "delete"  # drop the entries of `parts` and every chain that contains one
-    USAGE = "usage"  # bytes of the store by state -> dict
+    USAGE = "usage"  # bytes of the store by state, live checks under "shadow" -> dict
     LOOK = "look"  # what is there of `parts` -> list of [Held, bytes, whether pinned]
     PIN = "pin"  # keep the entries of `parts`, also those still to be made; PinBudgetExhausted
     UNPIN = "unpin"
@@ -79,6 +124,7 @@ class Question(Enum):
     HOLDINGS = "holdings"  # what a namespace holds in the pools -> dict
     DIGESTS = "digests"  # of one worker's entries of `parts` -> list of SHA-256, none: not held
     CLEAR = "clear"  # drop all entries of the namespace -> how many
+    RESUME = "resume"  # reuse again, if live checks switched it off
 
 
 class Held(Enum):

@@ -140,6 +140,7 @@ class EngineReport:
     queue_ms: float
     cold_ms: float
     ttft_ms: float
+    degraded: str | None = None  # a code of what was asked for and left undone
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class TokenLogprobs:
 
     token_id: int
     logprob: float
+    rank: int  # of the chosen one among all ids; the likeliest has 1
     top: tuple[tuple[int, float], ...] = ()
 
 

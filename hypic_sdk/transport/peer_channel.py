@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Self, final
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from hypic_sdk.errors import ConfigError, WorkerLost
 from hypic_sdk.transport import codec
+from hypic_sdk.transport.curve import CurveGuard
 from hypic_sdk.transport.peer_key import PeerKey, check_private
 from hypic_sdk.transport.peer_messages import PeerMessage
 
@@ -49,43 +49,25 @@ class PeerChannel:
             ConfigError: TCP without a key, or at an address that is refused.
         """
         self._folder = folder
-        self._key = key
         if folder is None and key is None:
             raise ConfigError("workers of several hosts need a shared key (a key file)")
         if folder is None:
             check_private(host or "", may_be_public=may_be_public)
         self._endpoints: dict[str, str] = {}  # of peers, by TCP
         self._context = zmq.Context()
-        self._guard = None if folder is not None else self._guarded()
+        self._guard = None
+        if folder is None and key is not None:
+            self._guard = CurveGuard(self._context, key)
         self._receiver = self._context.socket(zmq.PULL)
         self._receiver.setsockopt(zmq.LINGER, 0)
-        self._secure(self._receiver, is_server=True)
+        if self._guard is not None:
+            self._guard.secure(self._receiver, is_server=True)
         at = f"tcp://{host}:*" if folder is None else f"ipc://{self._path(worker)}"
         self._receiver.bind(at)
         self.endpoint = self._receiver.getsockopt_string(zmq.LAST_ENDPOINT)
         self._senders: dict[str, zmq.Socket[bytes]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
-
-    def _guarded(self) -> ThreadAuthenticator:
-        """Let in those whose own key is the shared one, and nobody else."""
-        guard = ThreadAuthenticator(self._context)
-        guard.start()
-        guard.configure_curve_callback("*", credentials_provider=self)
-        return guard
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a peer of this public key is let in (the authenticator asks)."""
-        return self._key is not None and key == self._key.public
-
-    def _secure(self, socket: zmq.Socket[bytes], *, is_server: bool) -> None:
-        if self._folder is not None or self._key is None:
-            return
-        socket.curve_secretkey, socket.curve_publickey = self._key.secret, self._key.public
-        if is_server:
-            socket.curve_server = True
-        else:
-            socket.curve_serverkey = self._key.public
 
     def learn(self, worker: str, endpoint: str) -> None:
         """Where a peer of another host listens.  Raises ConfigError: not a TCP address."""
@@ -133,7 +115,8 @@ class PeerChannel:
         sender = self._context.socket(zmq.PUSH)
         sender.setsockopt(zmq.LINGER, 0)
         sender.setsockopt(zmq.SNDHWM, MAX_QUEUED)
-        self._secure(sender, is_server=False)
+        if self._guard is not None:
+            self._guard.secure(sender, is_server=False)
         sender.connect(address)
         return sender
 
@@ -161,7 +144,7 @@ class PeerChannel:
                 sender.close()
         self._receiver.close()
         if self._guard is not None:
-            self._guard.stop()
+            self._guard.close()
         self._context.term()
 
     def __enter__(self) -> Self:

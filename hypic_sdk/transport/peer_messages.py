@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from hypic_sdk.prompt.segment import PromptPart
+
+
+class Carrier(Enum):
+    """What entries go by.  The asker names it; both ends use the same."""
+
+    TCP = "tcp"  # a socket: between CPUs, and between workers that share a GPU
+    NCCL = "nccl"  # between two GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +30,8 @@ class FetchEntry:
     port: int
     epoch: int
     timeout_s: float  # after this nobody waits any more
+    carrier: Carrier = Carrier.TCP
+    token: bytes = b""  # that the sender shows when it comes
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hypic_sdk.wire.parse import ReplyModel
+from hypic_sdk.wire.shadow import ShadowStats
 
 
 class PoolBytes(ReplyModel):
@@ -57,3 +58,4 @@ class CacheStats(ReplyModel):
     num_leases: int
     num_evicted: int  # entries dropped for room since the start
     tenant: TenantStats | None = None
+    shadow: ShadowStats | None = None  # none: nothing is checked against full recompute

@@ -107,6 +107,11 @@ class ChatRequest(SamplingFields):
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
 
     @property
+    def may_call(self) -> bool:
+        """Whether the reply may be a call, or has to be one."""
+        return bool(self.shown_tools)
+
+    @property
     def shown_tools(self) -> list[Tool]:
         """The tools that the model is told of."""
         return [] if self.tool_choice == "none" else self.tools or []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hypic_sdk.wire.parse import ReplyModel
+from hypic_sdk.wire.shadow import ShadowStats
 
 WarningCode = Literal[
     "below_min_tokens",
@@ -14,6 +15,7 @@ WarningCode = Literal[
     "segment_last",
     "no_segments",
     "auto_segment_capped",
+    "reuse_switched_off",
 ]
 
 
@@ -53,3 +55,4 @@ class Explanation(ReplyModel):
     cold_tokens: int  # computed for new entries, before the prompt itself
     parts: list[ExplainedPart]
     warnings: list[ExplainWarning]
+    shadow: ShadowStats | None = None  # what live checks found; none: there are none

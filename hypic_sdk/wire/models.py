@@ -17,7 +17,7 @@ class ModelAbilities(ReplyModel):
     max_context_tokens: int | None
     chat: bool  # whether it has a chat template
     tools: bool = False
-    json_schema: bool = False
+    json_schema: bool = True
 
 
 class ModelObject(ReplyModel):

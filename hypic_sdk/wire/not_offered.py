@@ -47,6 +47,37 @@ OF_CHAT: Neutral = MappingProxyType(
 )
 OF_COMPLETIONS: Neutral = MappingProxyType({"suffix": ("",), "add_special_tokens": (True,)})
 
+OF_GENERATE: Neutral = MappingProxyType(
+    {
+        "input_ids": (),
+        "input_embeds": (),
+        "image_data": ([],),
+        "video_data": ([],),
+        "audio_data": ([],),
+        "return_logprob": (False,),
+        "return_hidden_states": (False,),
+        "return_prompt_token_ids": (False,),
+        "session_params": ({},),
+        "lora_path": (),
+        "custom_logit_processor": (),
+        "require_reasoning": (False,),
+        "max_thinking_tokens": (),
+    }
+)
+OF_GENERATE_SAMPLING: Neutral = MappingProxyType(
+    {
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
+        "no_stop_trim": (False,),
+        "stop_regex": ([], ""),
+        "logit_bias": ({},),
+        "custom_params": ({},),
+        "ebnf": (),
+        "structural_tag": (),
+        "stream_interval": (1,),
+    }
+)
+
 
 def not_offered(fields: Mapping[str, Any], *tables: Neutral) -> Iterator[str]:
     """Names of fields that ask for something else than what is done anyway."""

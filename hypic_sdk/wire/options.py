@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
 
 from hypic_sdk.wire import limits
 from hypic_sdk.wire.formats import (
@@ -19,7 +25,13 @@ from hypic_sdk.wire.not_offered import OF_ALL, Neutral, not_offered
 from hypic_sdk.wire.parse import StrictModel, WireModel
 from hypic_sdk.wire.parts import FullText, Name
 
-TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,8}$")]
+
+def _as_key(token_id: object) -> object:
+    """JSON has keys of text alone; a caller in Python may have numbers, as `json.dumps` takes."""
+    return str(token_id) if type(token_id) is int else token_id
+
+
+TokenIdText = Annotated[str, BeforeValidator(_as_key), Field(pattern=r"^[0-9]{1,8}$")]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 StopText = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_CHARS)]
 

@@ -24,7 +24,8 @@ FullText = Annotated[Text, Field(min_length=1)]
 Name = Annotated[
     str, Field(min_length=1, max_length=limits.MAX_NAME_CHARS), AfterValidator(has_utf8)
 ]
-SegmentIdText = Annotated[str, Field(pattern=r"^seg_[a-z2-7]{32}$")]
+SEGMENT_ID_PATTERN = r"^seg_[a-z2-7]{32}$"
+SegmentIdText = Annotated[str, Field(pattern=SEGMENT_ID_PATTERN)]
 
 
 class TextPart(WireModel):

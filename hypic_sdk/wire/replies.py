@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import GetJsonSchemaHandler, SerializerFunctionWrapHandler, model_serializer
 
 from hypic_sdk.wire.parse import ReplyModel
 from hypic_sdk.wire.report import CacheReport, Usage
 
+if TYPE_CHECKING:
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
 FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class SparseReply(ReplyModel):
+    """Without nulls: clients join `delta["content"]` where there is one."""
+
+    always_said: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in write(self).items()
+            if value is not None or name in self.always_said
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """That of the fields; of what a function writes nothing would be known."""
+        bare = {name: value for name, value in schema.items() if name != "serialization"}
+        return handler(cast("CoreSchema", bare))
 
 
 class TopLogprob(ReplyModel):
@@ -39,7 +65,7 @@ class PromptLogprob(ReplyModel):
     """One of the tokens that could stand at a place of the prompt; the likeliest has rank 1."""
 
     logprob: float
-    rank: int | None  # none: it is not among those that are told
+    rank: int  # among all ids
     decoded_token: str
 
 
@@ -58,7 +84,7 @@ class ReplyToolCall(ReplyModel):
     function: CalledFunction
 
 
-class ReplyMessage(ReplyModel):
+class ReplyMessage(SparseReply):
     """The assistant's message.  `content` is null where it says nothing but calls.
 
     `reasoning_content` and `tool_calls` are left out where there are none.
@@ -69,13 +95,7 @@ class ReplyMessage(ReplyModel):
     reasoning_content: str | None = None
     tool_calls: list[ReplyToolCall] | None = None
 
-    @model_serializer(mode="wrap")
-    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in write(self).items()
-            if value is not None or name == "content"
-        }
+    always_said: ClassVar[frozenset[str]] = frozenset({"content"})
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
@@ -114,18 +134,14 @@ class ChatCompletion(ReplyModel):
         return self.id
 
 
-class FunctionDelta(ReplyModel):
+class FunctionDelta(SparseReply):
     """What a chunk adds to a call: its name first, then its arguments."""
 
     name: str | None = None
     arguments: str = ""
 
-    @model_serializer(mode="wrap")
-    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in write(self).items() if value is not None}
 
-
-class ToolCallDelta(ReplyModel):
+class ToolCallDelta(SparseReply):
     """A piece of the call at place `index` of the message; the first has its id and type."""
 
     index: int
@@ -133,23 +149,14 @@ class ToolCallDelta(ReplyModel):
     type: Literal["function"] | None = None
     function: FunctionDelta
 
-    @model_serializer(mode="wrap")
-    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in write(self).items() if value is not None}
 
-
-class Delta(ReplyModel):
+class Delta(SparseReply):
     """What a chunk adds to the assistant's message."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
-
-    @model_serializer(mode="wrap")
-    def _only_what_is_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without nulls: clients join `delta["content"]` where there is one."""
-        return {name: value for name, value in write(self).items() if value is not None}
 
 
 class ChunkChoice(ReplyModel):

@@ -59,7 +59,8 @@ class CacheReport(ReplyModel):
 
     `exactness`: "exact" is equal to a full recompute by construction; "composed" has a cached
     interior after other tokens.  `live_tokens` went through the model, seams among them.
-    `degraded`: "auto_segment_capped" if a text was too long to look for segments in it.
+    `degraded`: "auto_segment_capped" if a text was too long to look for segments in it,
+    "reuse_switched_off" if live checks had switched reuse off.
     """
 
     exactness: Literal["exact", "composed"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hypic_sdk.errors import from_payload
+from hypic_sdk.errors import RequestError, from_payload
+from hypic_sdk.wire.limits import MAX_PAGE
 from hypic_sdk.wire.parse import parse
 from hypic_sdk.wire.segments import (
     MetadataValue,
@@ -15,13 +16,28 @@ from hypic_sdk.wire.segments import (
     WarmCreate,
     WarmJobObject,
 )
-from hypic_sdk.wire.shorthand import SegmentRef, id_of
+from hypic_sdk.wire.shorthand import SegmentRef, checked_list, id_of
+
+
+def segment_items(texts: Iterable[str | Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Texts to register, one by one.  Raises RequestError for what is no list of such."""
+    return map(segment_item, checked_list(texts, "texts"))
 
 
 def segment_item(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """One text to register: a string, or what is said of it, with its `priority` as on the wire."""
+    """One text to register: a string, or what is said of it, with its `priority` as on the wire.
+
+    Raises:
+        RequestError: neither a string nor a mapping.
+    """
     if isinstance(given, str):
         return {"text": given}
+    one: object = given
+    if not isinstance(one, Mapping):
+        raise RequestError(
+            f"what is registered is a text or its fields, got {type(one).__name__}: {one!r:.80}",
+            param="texts",
+        )
     item = dict(given)
     priority = item.pop("priority", None)
     return _said({**item, **({} if priority is None else {"retention": {"priority": priority}})})
@@ -73,3 +89,10 @@ def raise_failure(job: WarmJobObject) -> None:
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:
     """What the caller gave; nothing stands for leaving as it is."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def checked_limit(limit: int, most: int = MAX_PAGE) -> int:
+    """How many a page may have.  Raises RequestError: less than one, or more than `most`."""
+    if not 1 <= limit <= most:
+        raise RequestError(f"limit is a number from 1 to {most}", param="limit", limit=most)
+    return limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
@@ -19,7 +20,20 @@ MetadataValue = (
     | bool
     | None
 )
-Metadata = Annotated[dict[Name, MetadataValue], Field(max_length=limits.MAX_METADATA)]
+
+
+def _within_cap(metadata: dict[str, MetadataValue]) -> dict[str, MetadataValue]:
+    size = len(json.dumps(metadata, ensure_ascii=False))
+    if size > limits.MAX_METADATA_CHARS:
+        raise ValueError(
+            f"metadata have {size} characters of JSON, limit is {limits.MAX_METADATA_CHARS}"
+        )
+    return metadata
+
+
+Metadata = Annotated[
+    dict[Name, MetadataValue], Field(max_length=limits.MAX_METADATA), AfterValidator(_within_cap)
+]
 
 _UNIT_S: Mapping[str, int] = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86_400})
 

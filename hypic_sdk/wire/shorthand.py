@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
-from hypic_sdk.errors import RequestError
+from hypic_sdk.errors import ConfigError, RequestError
 from hypic_sdk.wire.chat import ChatRequest
 from hypic_sdk.wire.completions import CompletionRequest
 from hypic_sdk.wire.parse import parse
+from hypic_sdk.wire.parts import SEGMENT_ID_PATTERN
 from hypic_sdk.wire.segments import SegmentIds, SegmentObject
 
 SegmentRef = str | SegmentObject
@@ -33,7 +35,7 @@ class SamplingOptions(TypedDict, total=False):
     frequency_penalty: float
     presence_penalty: float
     repetition_penalty: float
-    logit_bias: Mapping[str, float]
+    logit_bias: Mapping[str, float] | Mapping[int, float]
     prompt_logprobs: int
     response_format: Mapping[str, Any]
     structured_outputs: Mapping[str, Any]
@@ -75,11 +77,10 @@ def chat_request(messages: Iterable[Mapping[str, Any]], options: ChatOptions) ->
     if fields.get("documents") is None:
         fields.pop("documents", None)
     else:
-        documents = _several(fields["documents"], "documents")
+        documents = checked_list(fields["documents"], "documents")
         fields["documents"] = [_document(one) for one in documents]
-    return parse(
-        ChatRequest, {**fields, "messages": [_message(m) for m in _several(messages, "messages")]}
-    )
+    several = checked_list(messages, "messages")
+    return parse(ChatRequest, {**fields, "messages": [_message(one) for one in several]})
 
 
 def completion_request(
@@ -89,7 +90,9 @@ def completion_request(
     fields: dict[str, Any] = dict(options)
     _check_names(fields, CompletionOptions)
     parts = (
-        prompt if isinstance(prompt, str) else [_part(one) for one in _several(prompt, "prompt")]
+        prompt
+        if isinstance(prompt, str)
+        else [_part(one) for one in checked_list(prompt, "prompt")]
     )
     return parse(CompletionRequest, {**fields, "prompt": parts})
 
@@ -116,13 +119,17 @@ def _check_names(fields: Mapping[str, Any], known: type[Any]) -> None:
         raise TypeError(f"unexpected keyword arguments: {', '.join(unknown)}")
 
 
-def _several(values: Any, name: str) -> list[Any]:
-    """A list of what was given; a single text or mapping is no list of its letters or keys."""
+def checked_list(values: Any, name: str) -> Iterable[Any]:
+    """What was given as several; a single text or mapping is no list of its letters or keys.
+
+    Raises:
+        RequestError: it is none, by this name.
+    """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise RequestError(
             f"{name} is a list, got {type(values).__name__}: {values!r:.80}", param=name
         )
-    return list(values)
+    return values
 
 
 def _message(message: Any) -> Any:
@@ -131,21 +138,35 @@ def _message(message: Any) -> Any:
     content = message.get("content")
     if content is None or isinstance(content, str):
         return dict(message)
-    return {**message, "content": [_part(part) for part in _several(content, "content")]}
+    return {**message, "content": [_part(part) for part in checked_list(content, "content")]}
 
 
 def _part(part: Any) -> Any:
     """A content part as the wire has it; in a list, a string is a text."""
     if isinstance(part, SegmentObject):
         return {"type": "segment", "segment_id": part.id}
-    return {"type": "text", "text": part} if isinstance(part, str) else part
+    return {"type": "text", "text": _text(part)} if isinstance(part, str) else part
+
+
+def _text(text: str) -> str:
+    """A string that stands for a text.
+
+    Other calls take a segment's id as a string.  Here it would be a text that says nothing, or, in
+    an application that passes on what others write, anybody's way to any segment.
+    """
+    if re.fullmatch(SEGMENT_ID_PATTERN, text):
+        raise RequestError(
+            f'{text} is the id of a segment, not a text: write {{"segment_id": ...}} (in a list of '
+            'content parts with "type": "segment"), or give the object that registering gave'
+        )
+    return text
 
 
 def _document(document: Any) -> Any:
     if isinstance(document, SegmentObject):
         return {"segment_id": document.id}
     if isinstance(document, str):
-        return {"text": document}
+        return {"text": _text(document)}
     # what is neither is told by its place in the list when it is parsed
     return dict(document) if isinstance(document, Mapping) else document
 
@@ -153,6 +174,20 @@ def _document(document: Any) -> Any:
 def id_of(segment: SegmentRef) -> str:
     """The id of a segment."""
     return segment.id if isinstance(segment, SegmentObject) else segment
+
+
+def checked_id(segment: SegmentRef) -> str:
+    """The id of a segment.  Raises RequestError for what is no id."""
+    [id_] = segment_ids([segment]).segment_ids
+    return id_
+
+
+def checked_timeout(timeout_s: float) -> float:
+    """Raises ConfigError: no time that a call could take."""
+    given: object = timeout_s
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given > 0:
+        raise ConfigError(f"timeout_s is a positive number of seconds, not {given!r}")
+    return timeout_s
 
 
 def segment_ids(segments: Iterable[SegmentRef]) -> SegmentIds:

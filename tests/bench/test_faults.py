@@ -8,7 +8,7 @@ import torch
 from hypic_sdk.bench import faults
 from hypic_sdk.bench.fidelity_rungs import purity, warm_cold
 from hypic_sdk.bench.probe import Probe, inner_parts
-from hypic_sdk.bench.scores import divergence_rows, relative_l2
+from hypic_sdk.bench.scores import relative_l2
 from hypic_sdk.config import (
     MODES,
     Determinism,
@@ -18,6 +18,7 @@ from hypic_sdk.config import (
     SeamRule,
     StoreConfig,
 )
+from hypic_sdk.engine.divergence import divergence_rows
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.models.tiny_hybrid import build_tiny
 from hypic_sdk.transport.messages import EngineRequest, SamplingParams

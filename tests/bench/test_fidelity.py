@@ -7,6 +7,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from hypic_sdk.bench.divergence import first_left
 from hypic_sdk.bench.fidelity import Plan, measure, write_json
@@ -19,7 +20,10 @@ from hypic_sdk.bench.fidelity_verdict import CONTROLS, judge, summarise
 from hypic_sdk.bench.modes import parse_servers
 from hypic_sdk.bench.subject import load_subject
 from hypic_sdk.bench.svg_figure import Point, scatter
-from hypic_sdk.bench.sweep import advice, settings
+from hypic_sdk.bench.sweep import ANCHORED, advice, anchored_pairs, seam_arms, settings
+from hypic_sdk.demo import reader_path
+from hypic_sdk.demo.export import save_reader
+from hypic_sdk.demo.reader_model import Reader, ReaderConfig
 from hypic_sdk.errors import ConfigError
 
 NORMS = Norms(256, 4, ((0.5, 0.0), (0.9, 0.2)), 0.75)
@@ -165,6 +169,23 @@ def test_advice_follows_the_intervals():
     assert "for more live tokens: 4+4" in sweep(0.01, 90)
 
 
+def test_every_anchored_arm_stands_beside_the_same_one_that_is_not():
+    arms = {arm.name: arm for arm in seam_arms()}
+    anchored = [name for name, arm in arms.items() if arm.anchored]
+    assert len(anchored) > 3
+    for name in anchored:
+        plain = arms[name.removesuffix(ANCHORED)]
+        assert replace(arms[name], name=plain.name, anchored=False) == plain
+    rows = [row(FULL, c, 1.0, 0.0) for c in range(9)]
+    rows += [row("8", c, 0.5, 0.2 + 0.01 * c) for c in range(9)]
+    rows += [row("8" + ANCHORED, c, 1.0, 0.1 + 0.01 * c) for c in range(9)]
+    [pair] = anchored_pairs(rows)
+    assert (pair.name, pair.em_more.mean) == ("8" + ANCHORED, 0.5)
+    assert pair.kl_more.low == pytest.approx(-0.1)
+    assert pair.kl_more.high == pytest.approx(-0.1)
+    assert "the default stays 8" in advice(settings(rows, "8"), "8"), "an anchor is no seam"
+
+
 def test_a_figure_is_well_formed_and_shows_every_point():
     points = [Point("8 & <4>", 50.0, 0.1, 0.05, 0.2), Point("0", 20.0, 0.3, 0.1, 0.4)]
     tree = ElementTree.fromstring(scatter(points, "a < b", "x", "y"))
@@ -204,3 +225,32 @@ def test_a_small_run_of_the_whole_ladder(tmp_path):
     page = "before\n{} fidelity -->\n{}{} fidelity -->\nafter\n"
     filled_in = filled(page.format(BEGIN, "old\n", END), {"fidelity": text})
     assert filled_in == page.format(BEGIN, text, END)
+
+
+@pytest.mark.parametrize("full_layer", [0, 2, 3])
+def test_the_ladder_runs_over_a_folder_wherever_its_one_full_attention_layer_stands(
+    full_layer, tmp_path
+):
+    torch.manual_seed(1)
+    config = ReaderConfig(
+        hidden_size=48, intermediate_size=64, num_layers=4, full_layers=(full_layer,), num_heads=2,
+        num_kv_heads=1, head_dim=16, rotary_dim=8, num_key_heads=1, num_value_heads=2, key_dim=8,
+        value_dim=12,
+    )  # fmt: skip
+    save_reader(Reader(config), reader_path(), tmp_path)
+    plan = Plan(CaseSizes(1, (3,), (100,), 1), ("two documents",), 1, 1, 1, 1)
+    found = measure(load_subject(str(tmp_path), "cpu"), plan, lambda _: None)
+    assert found.model == tmp_path.name
+    assert {one.arm for one in found.rows} == {
+        FULL, *(arm.name for arm in (*MODE_ARMS, *CONTROL_ARMS))
+    }  # fmt: skip
+    assert all(law.holds for law in found.laws)
+    assert found.purity.num_pure == found.purity.num_entries > 0
+    assert found.warm_cold.num_equal == found.warm_cold.num_prompts > 0
+    assert len(found.norms.by_layer) == 3
+    assert {one.layer for one in found.drift} == {0, 1, 2}
+    first = {(one.arm, one.layer): one for one in found.drift if one.attention}
+    if full_layer:  # in front of the first linear layer, attention has seen other tokens
+        assert first[f"{DEFAULT}, fp32 transition", 0].largest_l2 < 1e-5
+    assert not found.verdict.qualifies, "weights that were never trained judge nothing"
+    assert json.loads(write_json(found, tmp_path).read_text())["model"] == tmp_path.name

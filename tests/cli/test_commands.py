@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import random
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hypic_sdk.cli.app import app, main
+from hypic_sdk.cli.demo import Shelf, converse
 from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
 from hypic_sdk.errors import ConfigError, HypicError, ModelFileError, RequestError
+from hypic_sdk.offline import LocalHypic
 
 
 def run(*words: str) -> str:
@@ -58,6 +63,29 @@ def test_demo_answers_in_both_orders_as_full_recompute_does() -> None:
     assert output.count(QUESTIONS[0].answer) >= 4  # two orders, two arms
     assert "reordered" in output
     assert "What can be asked" in output
+
+
+def test_what_people_write_is_no_markup(tmp_path: Path) -> None:
+    question = "Where does [/bold] Ada [red]Lindqvist live?"
+    assert question in run("demo", "--no-input", "--ask", question)
+    (tmp_path / "[red].txt").write_text("Ada Lindqvist lives in [/Halden].")
+    assert "[red].txt" in run("generate", "-q", question, "-d", str(tmp_path / "[red].txt"))
+
+
+def test_a_visitor_of_the_demo_may_err(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "+ " + "town " * 20_000,
+        "+ Zoe Ardent has a parrot.",
+        "What pet does Zoe Ardent have?",
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, "", ""])))
+    console = Console(file=io.StringIO(), width=100, markup=False)
+    with LocalHypic() as local:
+        converse(console, local, Shelf((), ()), random.Random(1))
+    assert isinstance(console.file, io.StringIO)
+    refused, answered = console.file.getvalue().split("context_length_exceeded")
+    assert "parrot" not in refused
+    assert answered.count("parrot") >= 4  # two orders, two arms
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from hypic_sdk.cli.app import app, main
-from hypic_sdk.config import EngineConfig, ReuseConfig, SeamRule, StoreConfig
+from hypic_sdk.config import MODES, EngineConfig, ReuseConfig, ReuseMode, SeamRule, StoreConfig
 from hypic_sdk.demo import reader_path
 from hypic_sdk.doctor.examine import examine
+from hypic_sdk.doctor.report import LawCheck
 from hypic_sdk.engine.opening import load_engine
-from hypic_sdk.errors import ConfigError, HypicError, ModelFileError
+from hypic_sdk.errors import ConfigError, HypicError, ModelFileError, NumericsError
 from hypic_sdk.offline import LocalHypic
+from tests.source_tree import REPOSITORY
 
 
 def run(*words: str) -> str:
@@ -57,6 +59,49 @@ def test_people_are_told_all_of_it() -> None:
         "this model can be served here",
     ):
         assert words in output, words
+
+
+def test_the_page_about_models_shows_what_is_told() -> None:
+    """All of it but numbers of one machine: free memory, errors."""
+    page = (REPOSITORY / "docs" / "models.md").read_text(encoding="utf-8")
+    shown = page.split("```\nmodel  ")[1].split("```")[0]
+    told = run()
+    assert first_words("model  " + shown) == first_words(told)
+    assert "this model can be served here" in shown
+
+
+def first_words(output: str) -> list[str]:
+    """Of each row; a row that was folded goes on with white space."""
+    return [line.split("  ")[0] for line in output.splitlines() if line[:1].strip()]
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_segments_are_told_of_where_the_mode_keeps_any(mode: ReuseMode) -> None:
+    """Held against what an engine keeps of a text that was computed."""
+    output, text = run("--mode", mode.name), "A town on a river. " * 40
+    assert ("1,024 tokens" in output) == mode.segments
+    assert ("none is kept in this mode" in output) == (not mode.segments)
+    config = EngineConfig(device="cpu", reuse=ReuseConfig(mode=mode))
+    with LocalHypic(config=config) as local:
+        document = local.segments.create(text)
+        messages = [{"role": "user", "content": "Where?"}]
+        local.chat.completions.create(messages=messages, documents=[document], max_tokens=1)
+        state = local.segments.lookup([document])[document.id]
+    assert (state.state == "warm") == mode.segments
+
+
+def test_what_does_not_fit_is_told_and_loading_refuses_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--cache-mib", str(2**40)]
+    output = run(*words)
+    assert "are free here now" in output
+    assert "this model can be served here once there is room for it" in output
+    monkeypatch.setattr("sys.argv", ["hypic", "generate", "-q", "Where?", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"cpu does not give {2**60} bytes" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_json_holds_the_same_numbers() -> None:
@@ -223,6 +268,19 @@ def test_what_can_not_be_served_is_a_typed_error_with_a_status(
         main()
     assert ended.value.code == 1
     assert "model_file_error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [2e-5, float("nan"), float("inf")])
+def test_a_law_that_does_not_hold_here_is_an_error_with_a_status(
+    error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = LawCheck("law 3", error, 1e-5)
+    monkeypatch.setattr("hypic_sdk.doctor.examine.check_laws", lambda *_, **__: (broken,))
+    with pytest.raises(NumericsError, match=f"law 3: {error:.1e}, bound 1.0e-05"):
+        examine(reader_path(), EngineConfig(device="cpu"))
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.output)["error"]["code"] == "numerics_error"
 
 
 def test_an_error_is_json_too_where_json_is_asked(folder: Path) -> None:

@@ -11,13 +11,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from hypic_sdk import Hypic
+from hypic_sdk.config import ShadowConfig
 from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
 from hypic_sdk.errors import HypicError
@@ -60,7 +61,12 @@ def test_ids_and_texts_survive_a_killed_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said", "status"),
-    [(("--model", "no/such/folder"), "no/such/folder", 1), (("--host", "0.0.0.0"), "keys", 2)],
+    [
+        (("--model", "no/such/folder"), "no/such/folder", 1),
+        (("--host", "0.0.0.0"), "keys", 2),
+        (("--shadow-limit-kl", "0.1"), "--shadow", 2),
+        (("--shadow", "2"), "share", 2),
+    ],
 )
 def test_what_keeps_it_from_starting_is_a_sentence(
     words: tuple[str, ...], said: str, status: int, tmp_path: Path
@@ -120,4 +126,36 @@ def test_a_tokenizer_of_another_model_is_refused_here_too(tmp_path: Path) -> Non
         capture_output=True, text=True, timeout=120, env=environment,
     )  # fmt: skip
     assert ended.returncode == 1
-    assert "do not belong together" in ended.stderr
+    assert "do not belong together" in " ".join(ended.stderr.split())
+
+
+def test_checks_switch_reuse_off_and_a_signal_switches_it_on(tmp_path: Path) -> None:
+    flags = ("--shadow", "1.0", "--shadow-limit-kl", "1e-12")
+    documents = [{"text": DOCUMENTS[name]} for name in ("lantern", "clock")]
+    messages = [{"role": "user", "content": QUESTIONS[0].text}]
+
+    def degraded(client: Hypic) -> str | None:
+        reply = client.chat.completions.create(
+            messages=messages, documents=documents, max_tokens=1, timeout_s=60
+        )
+        return reply.cache.degraded
+
+    def switched_off(client: Hypic) -> int:
+        return client.cache.stats().shadow.num_switched_off
+
+    with server(*flags, cache=tmp_path) as (process, url), Hypic(url) as client:
+        for number in range(ShadowConfig().window):
+            assert degraded(client) is None
+            wait_until(lambda at=number: client.cache.stats().shadow.num_replies > at)
+        assert switched_off(client) == 1
+        assert degraded(client) == "reuse_switched_off"
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: switched_off(client) == 0)
+        assert degraded(client) is None
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60.0
+    while not holds():
+        assert time.monotonic() < end_s, "it does not come about"
+        time.sleep(0.02)

@@ -317,6 +317,19 @@ class TestTrouble:
             with Hypic() as client:
                 assert client.models.list().data
 
+    def test_a_client_that_nobody_closed_ends_with_its_last_user(self, url):
+        def threads() -> list[threading.Thread]:
+            return [one for one in threading.enumerate() if one.name == "hypic-client"]
+
+        before = len(threads())
+        for _ in range(5):
+            other = Hypic(url).with_options(timeout_s=5.0)
+            assert other.models.list().data
+        assert len(threads()) > before
+        del other
+        gc.collect()
+        until(lambda: len(threads()) == before)
+
     def test_a_closed_client_says_so(self, url):
         client = Hypic(url)
         client.models.list()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.demo.naming import is_held_out
-from hypic_sdk.demo.relations import RELATIONS, render
+from hypic_sdk.demo.relations import EXAMPLE_SUBJECTS, RELATIONS, render, untaught_words
 from hypic_sdk.demo.worlds import NOT_SAID, WorldSpec, make_example, make_world
 
 seeds = st.integers(0, 2**31)
@@ -53,6 +53,20 @@ def test_every_phrasing_renders(key: str) -> None:
     for template in (*relation.questions, *relation.held_questions):
         assert "{v}" not in template
         assert "Ada" in render(template, "Ada", "")
+
+
+@pytest.mark.parametrize("key", RELATIONS)
+def test_visitors_are_shown_sentences_that_name_their_subject_once(key: str) -> None:
+    """As documents do: "Ada spends her free time", not "Ada spends Ada's free time"."""
+    relation = RELATIONS[key]
+    name = EXAMPLE_SUBJECTS[relation.subject_kind]
+    for sentence in (relation.example_statement, relation.example_question):
+        assert sentence.lower().count(name.lower()) == 1
+    assert untaught_words(relation.example_question) == ()
+
+
+def test_a_pronoun_is_no_untaught_word() -> None:
+    assert untaught_words("What does Ada Lindqvist do in her free time?") == ()
 
 
 @given(seed=seeds)

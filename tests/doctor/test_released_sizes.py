@@ -76,4 +76,5 @@ def test_a_segment_of_a_thousand_tokens_takes_what_the_design_allows(tmp_path: P
 
 def test_more_than_there_is_is_noted(tmp_path: Path) -> None:
     report = planned("Qwen3-Next-80B-A3B", tmp_path, budget_bytes=2**44)
-    assert any("bytes, " in note and "are free here now" in note for note in report.notes)
+    assert any("MiB are free here now" in note for note in report.notes)
+    assert not report.memory.fits

@@ -16,6 +16,7 @@ from hypic_sdk.config import (
     ReuseConfig,
     SchedulerConfig,
     SeamRule,
+    ShadowConfig,
     StoreConfig,
 )
 from hypic_sdk.engine.engine import Engine
@@ -58,6 +59,7 @@ def engine_of(
     dtype: torch.dtype = torch.float64,
     mode: str = "transition_rope_recompute",
     seam: SeamRule = SeamRule(4, 0),
+    anchored: bool = False,
     transition_dtype: str = "float64",
     budget_bytes: int = 32 << 20,
     expected_segment_tokens: int = 64,
@@ -65,6 +67,7 @@ def engine_of(
     max_context_tokens: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     grammars: GrammarBook | None = None,
+    shadow: ShadowConfig | None = None,
     **scheduler: object,
 ) -> Engine:
     """An engine on the CPU; segments of any length are kept."""
@@ -72,13 +75,14 @@ def engine_of(
         device="cpu",
         determinism=Determinism.ALL,
         max_context_tokens=max_context_tokens,
-        reuse=ReuseConfig(mode=MODES[mode], seam=seam, min_segment_tokens=1),
+        reuse=ReuseConfig(MODES[mode], seam, min_segment_tokens=1, anchored=anchored),
         store=StoreConfig(
             budget_bytes=budget_bytes,
             expected_segment_tokens=expected_segment_tokens,
             transition_dtype=transition_dtype,
         ),
         scheduler=SchedulerConfig(**{"step_tokens": 64, "chunk_tokens": 64, **scheduler}),
+        shadow=shadow,
     )
     model = model if model is not None else model_of(family, dtype)
     return Engine(model, "test", config, grammars=grammars, clock=clock)

@@ -146,10 +146,12 @@ def test_replies_of_different_length_end_apart_and_cancel_ends_all():
     check_idle(engine)
 
 
-def test_without_a_token_to_give_there_is_one_empty_reply():
-    told = several(engine_of(), 3, max_tokens=0)
-    assert sorted(told) == [0]
-    assert token_ids(told[0]) == []
+@pytest.mark.parametrize("session_id", [None, "s"])
+def test_without_a_token_to_give_every_reply_is_told_empty(session_id):
+    engine = engine_of()
+    told = several(engine, 3, max_tokens=0, session_id=session_id)
+    assert [token_ids(told[index]) for index in range(3)] == [[], [], []]
+    check_idle(engine)
 
 
 def test_a_reply_that_is_finished_ends_by_stop_and_its_chain_is_kept():

@@ -221,6 +221,9 @@ def test_prompt_logprobs_are_those_of_a_plain_forward(max_tokens):
     got = torch.tensor([one.logprob for one in told], dtype=torch.float64)
     chosen = want.gather(1, torch.tensor(long.token_ids[1:])[:, None])[:, 0]
     torch.testing.assert_close(got, chosen, rtol=1e-9, atol=1e-9)
+    ranks = (want > chosen[:, None]).sum(1) + 1
+    assert [one.rank for one in told] == ranks.tolist()
+    assert max(one.rank for one in told) > 5
     best = want.topk(5).values
     top = torch.tensor([[logprob for _, logprob in one.top] for one in told], dtype=torch.float64)
     torch.testing.assert_close(top, best, rtol=1e-9, atol=1e-9)

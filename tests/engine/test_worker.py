@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from hypic_sdk.config import ShadowConfig
 from hypic_sdk.engine.worker import EventStream, LocalWorker
 from hypic_sdk.errors import RequestError, WorkerLost
 from hypic_sdk.transport.messages import FinishReason, WarmRequest
@@ -192,3 +193,18 @@ def test_an_idle_worker_does_not_spin():
         before = steps
         time.sleep(0.2)
         assert steps - before <= 1
+
+
+def test_checks_go_on_between_commands_and_end_with_the_worker():
+    prompt = prompt_of(tokens(3, 5), inner(tokens(1, 300)), tokens(2, 9))
+    shadow = ShadowConfig(idle_s=0.0, share=1.0, max_tokens=1024)
+    with LocalWorker(engine_of(shadow=shadow)) as worker:
+        for number in range(3):
+            check_ended(collect(worker.submit(request_of(prompt))))
+            end_s = time.monotonic() + WAIT_S
+            while worker.call(lambda engine: engine.shadow.books.facts()).num_replies <= number:
+                assert time.monotonic() < end_s, "nothing is checked"
+        worker.call(check_idle)
+    slow = ShadowConfig(idle_s=1e6)  # waits for its time when the worker is closed
+    with LocalWorker(engine_of(shadow=slow)) as worker:
+        check_ended(collect(worker.submit(request_of(prompt))))

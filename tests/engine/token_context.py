@@ -83,6 +83,10 @@ class TokenContext:
         self.keys, self.values, self.raw_keys = ([{} for _ in range(A)] for _ in range(3))
 
     @property
+    def row_count(self) -> torch.Tensor:
+        return torch.tensor([self.num_rows])
+
+    @property
     def positions(self) -> torch.Tensor:
         return torch.tensor([self.position])
 

@@ -12,6 +12,7 @@ from hypic_sdk.config import (
     ReuseConfig,
     SchedulerConfig,
     SeamRule,
+    ShadowConfig,
     StoreConfig,
 )
 from hypic_sdk.engine.engine import Engine
@@ -35,12 +36,16 @@ def engine_on(
     determinism: Determinism = Determinism.ALL,
     transition_dtype: str | None = None,
     step_tokens: int = 64,
+    graphs: str = "off",
+    shadow: ShadowConfig | None = None,
 ) -> Engine:
     """An engine there; segments of any length are kept, dense transitions in full."""
     wide = "float64" if dtype == torch.float64 else "float32"
     config = EngineConfig(
         device=str(device),
         determinism=determinism,
+        graphs=graphs,
+        shadow=shadow,
         reuse=ReuseConfig(seam=SeamRule(4, 0), min_segment_tokens=1),
         store=StoreConfig(
             budget_bytes=32 << 20,

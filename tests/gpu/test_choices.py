@@ -8,14 +8,20 @@ import torch
 from hypic_sdk.kernels import backend
 from hypic_sdk.kernels.delta_gates import op as delta_gates
 from hypic_sdk.kernels.delta_gates import reference as delta_gates_reference
+from hypic_sdk.kernels.experts import op as experts
+from hypic_sdk.kernels.experts import reference as experts_reference
 from hypic_sdk.kernels.live_attention import op as live_attention
 from hypic_sdk.kernels.live_attention import reference as live_attention_reference
 from hypic_sdk.kernels.live_scan import op as live_scan
 from hypic_sdk.kernels.live_scan import reference as live_scan_reference
+from hypic_sdk.kernels.mlp import op as mlp
+from hypic_sdk.kernels.mlp import reference as mlp_reference
 from hypic_sdk.kernels.norm import op as norm
 from hypic_sdk.kernels.norm import reference as norm_reference
 from hypic_sdk.kernels.place_kv import op as place_kv
 from hypic_sdk.kernels.place_kv import reference as place_kv_reference
+from hypic_sdk.kernels.segment_scan import op as segment_scan
+from hypic_sdk.kernels.segment_scan import reference as segment_scan_reference
 from hypic_sdk.kernels.short_conv import op as short_conv
 from hypic_sdk.kernels.short_conv import reference as short_conv_reference
 
@@ -24,6 +30,7 @@ from hypic_sdk.kernels.short_conv import reference as short_conv_reference
 @pytest.mark.parametrize(
     ("op", "door", "definition"),
     [
+        ("add_gated", mlp, mlp_reference),
         ("add_rms_norm", norm, norm_reference),
         ("delta_gates", delta_gates, delta_gates_reference),
         ("gated_rms_norm", norm, norm_reference),
@@ -31,8 +38,12 @@ from hypic_sdk.kernels.short_conv import reference as short_conv_reference
         ("live_scan", live_scan, live_scan_reference),
         ("place_entries", place_kv, place_kv_reference),
         ("place_kv", place_kv, place_kv_reference),
+        ("experts", experts, experts_reference),
         ("rms_norm", norm, norm_reference),
+        ("route", experts, experts_reference),
+        ("segment_scan", segment_scan, segment_scan_reference),
         ("short_conv", short_conv, short_conv_reference),
+        ("swiglu", mlp, mlp_reference),
     ],
 )
 def test_kernels_are_taken(device, op, door, definition):

@@ -31,6 +31,12 @@ DTYPES = list(BOUNDS)
 LONG = 150  # of the segment that takes three forwards
 
 
+@pytest.fixture(autouse=True)
+def short_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of more than these rows go through in tiles."""
+    monkeypatch.setattr(live_scan_kernel, "LONGEST_WALK", 64)
+
+
 def poisoned(device: torch.device, dtype: torch.dtype, rows: int, *shape: int) -> torch.Tensor:
     return torch.full((rows, LAYERS, *shape), torch.nan, dtype=dtype, device=device)[:, LAYER]
 
@@ -121,6 +127,10 @@ def test_scans(device, family, dtype, shape):
     want = Walk.over(in_fp64(recurrence), None)
     # states are fp32 for bf16 values too
     states = 1e-11 if dtype == torch.float64 else 2e-5
+    if dtype == torch.bfloat16 and recurrence.erase is not None:
+        # segments go through products of three times 11 bits, and what is left of a transition
+        # after so many tokens is small against the identity that it began with
+        states = 1e-4
     compare_walks(got, want, {"output": max(BOUNDS[dtype], states)}, states)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hypic_sdk.client import AsyncHypic, Hypic
 from hypic_sdk.errors import ConnectionFailed
-from hypic_sdk.integrations.clients import Clients
+from hypic_sdk.integrations.clients import ClientPool, Clients
 from hypic_sdk.integrations.in_thread import chunks_in_thread, whole_in_thread
 from tests.integrations.recording import AsyncRecording, Recording
 
@@ -61,6 +61,51 @@ class TestClients:
         clients = Clients(Given(), Given(), **NOWHERE)
         clients.close()
         asyncio.run(clients.aclose())
+
+
+class TestPool:
+    def test_one_for_each_address_and_key(self):
+        pool, given = ClientPool(), Recording()
+        here = pool.clients(**NOWHERE)
+        assert pool.clients(**NOWHERE) is here
+        others = [
+            pool.clients(**{**NOWHERE, name: value})
+            for name, value in (
+                ("base_url", "http://127.0.0.1:10"),
+                ("api_key", "another"),
+                ("timeout_s", 6.0),
+                ("max_retries", 1),
+            )
+        ]
+        others += [pool.clients(given, **NOWHERE), pool.clients(Recording(), **NOWHERE)]
+        assert len({id(one) for one in [here, *others]}) == 7
+        assert pool.clients(given, **NOWHERE).calls() is given
+
+    def test_closing_closes_all_that_were_made(self):
+        pool = ClientPool()
+        made = [pool.clients(**{**NOWHERE, "api_key": key}).calls() for key in ("one", "two")]
+        pool.close()
+        for one in made:
+            with pytest.raises(ConnectionFailed, match="closed"):
+                one.is_ready()
+        again = pool.clients(**NOWHERE).async_calls()
+        asyncio.run(pool.aclose())
+        assert pool.clients(**NOWHERE).async_calls() is not again
+
+    def test_those_asked_for_longest_ago_are_let_go_open(self):
+        pool = ClientPool(max_held=2)
+        first = pool.clients(**NOWHERE)
+        calls = first.calls()
+        pool.clients(**{**NOWHERE, "api_key": "two"})
+        assert pool.clients(**NOWHERE) is first
+        pool.clients(**{**NOWHERE, "api_key": "three"})
+        assert pool.clients(**NOWHERE) is first  # the second went
+        pool.clients(**{**NOWHERE, "api_key": "four"})
+        pool.clients(**{**NOWHERE, "api_key": "five"})
+        assert pool.clients(**NOWHERE) is not first
+        with pytest.raises(ConnectionFailed, match="no connection"):
+            calls.is_ready()  # nobody is there; but it was not closed
+        first.close()
 
 
 class Slow:

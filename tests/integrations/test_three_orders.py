@@ -33,6 +33,7 @@ from hypic_sdk.integrations.llama_index import Hypic as LlamaHypic
 from hypic_sdk.integrations.llama_index import SegmentQueryEngine
 from tests.integrations.llama_index.paths import Callbacks
 from tests.integrations.llama_index.shelf import Shelf as LlamaShelf
+from tests.integrations.served_process import serving
 from tests.integrations.three_orders import (
     ORDERS,
     QUESTION,
@@ -136,15 +137,23 @@ def alone() -> Iterator[LocalHypic]:
         yield local
 
 
-@pytest.fixture(params=["local", "server"])
+@pytest.fixture(scope="module")
+def process_url() -> Iterator[str]:
+    with serving() as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "server", "process"])
 def client(request, server: DemoServer) -> Iterator[Noting]:
+    """In this process; over sockets to an engine in it; over those to `hypic serve`."""
     if request.param == "local":
         forget_all(server.local)
         yield Noting(server.local)
-    else:
-        with Hypic(server.url) as over:
-            forget_all(over)
-            yield Noting(over)
+        return
+    process = request.param == "process"
+    with Hypic(request.getfixturevalue("process_url") if process else server.url) as over:
+        forget_all(over)
+        yield Noting(over)
 
 
 @pytest.mark.parametrize("app", [stuff_chain, retriever_tool, query_engine])

@@ -200,6 +200,8 @@ def test_sampled_ids_and_their_logprobs():
 
     def logarithms(logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         found = logprobs(logits, chosen, 4)
-        return torch.cat((found.chosen[:, None], found.top, found.top_ids), dim=1)
+        return torch.cat(
+            (found.chosen[:, None], found.ranks[:, None], found.top, found.top_ids), dim=1
+        )
 
     assert_row_independent(logarithms, logits, index % vocabulary)

@@ -250,7 +250,9 @@ def test_logprobs(n, dtype):
     torch.testing.assert_close(found.chosen.double(), want[ids, ids], **bound)
     assert found.top_ids.shape == found.top.shape == (7, n)
     for row in range(7):
-        best = sorted(range(23), key=lambda i, row=row: (-logits[row, i].item(), i))[:n]
+        ordered = sorted(range(23), key=lambda i, row=row: (-logits[row, i].item(), i))
+        best = ordered[:n]
+        assert found.ranks[row] == ordered.index(ids[row]) + 1
         assert found.top_ids[row].tolist() == best
         torch.testing.assert_close(found.top[row].double(), want[row, best], **bound)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.kernels.items import ColdRun
 from hypic_sdk.kernels.segment_scan import kernel, reference
+from hypic_sdk.kernels.segment_scan.stretch import scan_stretch
 from tests.closeness import assert_close
 from tests.kernels.test_segment_scan import Slabs, assert_pair, joined
 from tests.strategies import Shape, drawn, explicit_tokens, seeds, shapes, with_decay
@@ -111,6 +112,41 @@ def test_bits_are_the_segments_own():
         kept = slabs.states[slot].flatten().tolist(), slabs.transitions[slot].flatten().tolist()
         seen.add((*out[starts[-1] :].flatten().tolist(), *kept[0], *kept[1]))
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_long_live_runs_go_on_from_their_states(family):
+    """Several at once, each from a work row of its own and back to it; no other row is written."""
+    shape = Shape(2, 8, 13)
+    recurrence = drawn(family, 90, shape, 0, torch.float32)
+    work = torch.randn(4, shape.H, shape.K, shape.V)
+    before = work.clone()
+    out = torch.full_like(recurrence.value, torch.nan)
+    runs = ((2, 3, 43), (0, 43, 44), (3, 50, 90))
+    kernel.run_in_tiles(recurrence.scan_inputs(), runs, work, out)
+    for row, start, stop in runs:
+        want = scan_stretch(recurrence.scan_inputs().rows(start, stop), before[row])
+        assert_close("outputs", out[start:stop], want[0], rel_rms=BOUND)
+        assert_close("state", work[row], want[1], rel_rms=BOUND)
+    assert torch.equal(work[1], before[1])
+    assert out[:3].isnan().all()
+    assert out[44:50].isnan().all()
+
+
+@pytest.mark.parametrize("tile", [16, 32, 64])
+def test_tiles_of_any_size_are_inverted_in_blocks(tile, monkeypatch):
+    """Rows of a tile that erase each other strongly: the inverse is far from the identity."""
+    monkeypatch.setattr(kernel, "_TILE", tile)
+    recurrence = drawn("delta_rule", 100, Shape(1, 4, 3), 0, torch.float32)
+    results = []
+    for definition in (False, True):
+        slabs = Slabs.poisoned(recurrence, torch.float32)
+        runs = [ColdRun(0, 100, 0, 100, 4, 2, 2, 1)]
+        out, _ = scanned(recurrence, slabs, runs, definition=definition)
+        # what is left of a transition is small against the identity that it began with
+        results.append((out, slabs.states[2], slabs.transitions[1] + torch.eye(4)))
+    for got, want in zip(*results, strict=True):
+        assert_close("tiles", got, want, rel_rms=BOUND)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter's numpy

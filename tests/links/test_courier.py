@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -359,6 +360,33 @@ def test_links_that_broke_leave_no_thread_behind(
         a.fetch(b, number, 100)
         assert a.next().payload is not None
     until(lambda: link_threads("hypic-link-in") == before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files by /proc")
+def test_links_that_broke_leave_nothing_open(pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    a.fetch(b, 0, 100)
+    assert a.next().payload is not None
+    before = num_open(), link_threads("hypic-link-in"), link_threads("hypic-link-out")
+    for number in range(1, 9):
+        ends = (a.courier._inbound["b"], b.courier._outbound["a"])
+        if number % 2:
+            ends[0]._break(TransferFailed("broke"))
+        else:
+            ends[1]._link.close()
+            a.fetch(b, number, 100)
+            assert isinstance(a.next().error, TransferFailed)
+        a.fetch(b, number, 100)
+        assert a.next().payload is not None
+    until(
+        lambda: (
+            (num_open(), link_threads("hypic-link-in"), link_threads("hypic-link-out")) == before
+        )
+    )
+
+
+def num_open() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def link_threads(name: str) -> int:

@@ -3,74 +3,50 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-import torch
 
 from hypic_sdk.errors import TransferFailed
-from hypic_sdk.links.pair_link import LinkAddress, PairLink, PendingLink, join
+from hypic_sdk.links.link_address import PairLink
+from hypic_sdk.links.pair_link import PendingLink, join
+from hypic_sdk.links.tcp_link import TcpLink
+from tests.links.receiving import SIZES, received, sender
 from tests.links.sending_worker import CPU, payload_of
 
 WAIT_S = 2.0  # of a receiver for a sender that does nothing
-SIZES = (1, 7, 4096, 1_000_003)
 
 
-@contextmanager
-def sender(
-    pending: PendingLink, fault: str = "none", sizes: tuple[int, ...] = SIZES, epoch: int = -1
-) -> Iterator[subprocess.Popen[bytes]]:
-    address = pending.address
-    words = [str(address.port), str(address.epoch if epoch < 0 else epoch), fault, *map(str, sizes)]
-    command = [sys.executable, "-m", "tests.links.sending_worker", *words]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(10)
+def pending_link(epoch: int = 1, timeout_s: float = 20.0) -> PendingLink:
+    return PendingLink("127.0.0.1", epoch, timeout_s=timeout_s)
 
 
-def received(link: PairLink, number: int, num_bytes: int, timeout_s: float = 10) -> bool:
-    payload = link.receive(num_bytes, timeout_s=timeout_s, device=CPU, number=number)
-    return torch.equal(payload, payload_of(number, num_bytes))
+def ends() -> tuple[PairLink, PairLink]:
+    """A sender's and a receiver's end, in this process."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    sending = socket.create_connection(listener.getsockname())
+    receiving, _ = listener.accept()
+    listener.close()
+    return TcpLink(sending), TcpLink(receiving)
 
 
 def test_payloads_come_whole_and_in_order() -> None:
-    pending = PendingLink("127.0.0.1", 1, timeout_s=20)
-    with sender(pending) as process, pending.accept(CPU) as link:
+    pending = pending_link()
+    with sender(pending) as process:
+        link = pending.accept()
         assert all(received(link, number, size) for number, size in enumerate(SIZES))
         assert process.wait(10) == 0
-
-
-def test_large_payloads_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    # the pieces of one end need not be those of the other's settings: both read the same constant
-    monkeypatch.setattr("hypic_sdk.links.pair_link.MAX_PIECE_BYTES", 1 << 20)
-    sizes = ((3 << 20) + 5,)
-    pending = PendingLink("127.0.0.1", 1, timeout_s=20)
-    command = (
-        "import hypic_sdk.links.pair_link as p; p.MAX_PIECE_BYTES = 1 << 20; "
-        "from tests.links.sending_worker import main; main()"
-    )
-    words = [str(pending.address.port), "1", "none", str(sizes[0])]
-    process = subprocess.Popen([sys.executable, "-c", command, *words])
-    try:
-        with pending.accept(CPU) as link:
-            assert received(link, 0, sizes[0])
-    finally:
-        process.kill()
-        process.wait(10)
+        link.close()
 
 
 @pytest.mark.parametrize("fault", ["kill", "stop", "leave"])
 def test_a_sender_that_fails_is_a_typed_error_in_time_and_the_next_epoch_works(fault: str) -> None:
-    pending = PendingLink("127.0.0.1", 1, timeout_s=20)
-    with sender(pending, fault):
-        link = pending.accept(CPU)
+    pending = pending_link()
+    with sender(pending, fault=fault):
+        link = pending.accept()
         assert received(link, 0, SIZES[0])
         started_s = time.monotonic()
         with pytest.raises(TransferFailed):
@@ -79,45 +55,106 @@ def test_a_sender_that_fails_is_a_typed_error_in_time_and_the_next_epoch_works(f
         assert not link.is_open
         with pytest.raises(TransferFailed):
             received(link, 1, SIZES[1], timeout_s=WAIT_S)
-    again = PendingLink("127.0.0.1", 2, timeout_s=20)
-    with sender(again), again.accept(CPU) as link:
+    again = pending_link(2)
+    with sender(again):
+        link = again.accept()
         assert all(received(link, number, size) for number, size in enumerate(SIZES))
+        link.close()
 
 
 def test_a_receiver_that_goes_away_fails_the_sender() -> None:
-    pending = PendingLink("127.0.0.1", 1, timeout_s=20)
-    with sender(pending, sizes=(1, *[50_000_000] * 20)) as process:
-        link = pending.accept(CPU)
+    pending = pending_link()
+    with sender(pending, (1, *[50_000_000] * 20)) as process:
+        link = pending.accept()
         assert received(link, 0, 1)
         link.close()
-        del link
         assert process.wait(15) == 3
 
 
-def test_nobody_comes() -> None:
-    pending = PendingLink("127.0.0.1", 1, timeout_s=1.0)
+@pytest.mark.parametrize("does", ["send", "receive"])
+def test_closing_wakes_whoever_waits_in_a_link(does: str) -> None:
+    sending, receiving = ends()
+    link = sending if does == "send" else receiving
+    waits: Callable[[], object] = (
+        (lambda: link.send(payload_of(0, 100_000_000), timeout_s=60))
+        if does == "send"
+        else (lambda: link.receive(10, timeout_s=60, device=CPU))
+    )
+    failed = threading.Event()
+
+    def run() -> None:
+        with pytest.raises(TransferFailed):
+            waits()
+        failed.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.2)
+    started_s = time.monotonic()
+    link.close()
+    assert failed.wait(5)
+    assert time.monotonic() - started_s < 1
+    thread.join()
+    sending.close()
+    receiving.close()
+
+
+def test_a_receiver_that_reads_nothing_fails_the_sender_in_time() -> None:
+    sending, receiving = ends()
     started_s = time.monotonic()
     with pytest.raises(TransferFailed):
-        pending.accept(CPU)
-    assert time.monotonic() - started_s < 5
+        sending.send(payload_of(0, 100_000_000), timeout_s=1.0)
+    assert time.monotonic() - started_s < 2
+    receiving.close()
+
+
+def test_nobody_comes() -> None:
+    started_s = time.monotonic()
+    with pytest.raises(TransferFailed):
+        pending_link(timeout_s=1.0).accept()
+    assert time.monotonic() - started_s < 2
+
+
+def test_closing_wakes_whoever_waits_for_a_sender() -> None:
+    pending = pending_link()
+    timer = threading.Timer(0.2, pending.close)
+    timer.start()
+    started_s = time.monotonic()
+    with pytest.raises(TransferFailed):
+        pending.accept()
+    assert time.monotonic() - started_s < 2
 
 
 def test_nobody_listens() -> None:
-    pending = PendingLink("127.0.0.1", 1, timeout_s=1.0)
-    port = pending.address.port
+    pending = pending_link()
     pending.close()
     with pytest.raises(TransferFailed):
-        join(LinkAddress("127.0.0.1", port, 1), CPU, timeout_s=1.0)
+        join(pending.address, timeout_s=1.0)
 
 
-def test_a_sender_of_another_epoch_never_meets_the_receiver() -> None:
-    pending = PendingLink("127.0.0.1", 2, timeout_s=3.0)
-    with sender(pending, epoch=1), pytest.raises(TransferFailed):
-        pending.accept(CPU)
+@pytest.mark.parametrize("other", [{"epoch": 1}, {"token": "00" * 16}], ids=["epoch", "token"])
+def test_a_sender_of_another_epoch_or_token_never_meets_the_receiver(other: dict) -> None:
+    pending = pending_link(2, timeout_s=3.0)
+    with sender(pending, **other), pytest.raises(TransferFailed):
+        pending.accept()
+
+
+@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n", b"hypic 1\0" + bytes(24)])
+def test_strangers_do_not_keep_the_sender_out(says: bytes) -> None:
+    pending = pending_link()
+    strangers = [socket.create_connection(("127.0.0.1", pending.address.port), 1) for _ in range(3)]
+    for stranger in strangers:
+        stranger.sendall(says)
+    with sender(pending):
+        link = pending.accept()
+        assert received(link, 0, SIZES[0])
+        link.close()
+    for stranger in strangers:
+        stranger.close()
 
 
 def test_a_link_listens_at_its_own_address_and_at_no_other() -> None:
-    pending = PendingLink("127.0.0.1", 1, timeout_s=1.0)
+    pending = pending_link()
     socket.create_connection(("127.0.0.1", pending.address.port), 1).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", pending.address.port), 1)
@@ -129,10 +166,20 @@ def test_an_address_that_is_not_ours_is_a_typed_error() -> None:
         PendingLink("192.0.2.1", 1, timeout_s=1.0)
 
 
-def test_a_payload_is_never_taken_for_another() -> None:
-    pending = PendingLink("127.0.0.1", 1, timeout_s=20)
-    # sends payloads of other numbers and of another size: gloo would end the process
-    with sender(pending, sizes=(50_000, 70_000)), pending.accept(CPU) as link:
+@pytest.mark.parametrize(("number", "num_bytes"), [(5, 50_000), (0, 10), (0, 60_000)])
+def test_a_payload_is_never_taken_for_another(number: int, num_bytes: int) -> None:
+    pending = pending_link()
+    with sender(pending, (50_000, 70_000)):
+        link = pending.accept()
         with pytest.raises(TransferFailed):
-            link.receive(10, timeout_s=WAIT_S, device=CPU, number=5)
+            link.receive(num_bytes, timeout_s=WAIT_S, device=CPU, number=number)
         assert not link.is_open
+
+
+def test_a_token_is_not_told_by_what_is_logged() -> None:
+    pending = pending_link()
+    pending.close()
+    address = pending.address
+    assert address.token.hex() not in repr(address)
+    assert repr(address.token) not in repr(address)
+    assert replace(address, token=b"") != address

@@ -324,6 +324,12 @@ def test_the_doctor_fetches_no_shard(hub: FakeHub, tmp_path: Path) -> None:
     assert afar.identity == here.identity
     assert afar.template == here.template
     assert afar.identity.num_shards > 2
+    # a fetch that was broken off
+    one, *others = tmp_path.rglob("*.safetensors")
+    one.unlink()
+    partly = examine_model("team/tiny", config, cache=tmp_path, endpoint=hub.url)
+    assert partly.identity == here.identity
+    assert sorted(tmp_path.rglob("*.safetensors")) == sorted(others)
 
 
 def test_a_model_is_called_by_its_id_and_not_by_its_commit(

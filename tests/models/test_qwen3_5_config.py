@@ -239,6 +239,24 @@ def test_what_is_neutral_inside_or_says_it_again_is_neutral_outside(name: str) -
     assert Config.from_hf({**RELEASED, name: NEUTRAL_OUTSIDE[name]}) == want
 
 
+@pytest.mark.parametrize("inside", [None, True, False])
+@pytest.mark.parametrize("outside", [None, True, False])
+def test_whether_embeddings_are_tied_is_said_outside_or_else_inside(
+    outside: bool | None, inside: bool | None
+) -> None:
+    """transformers asks outside alone, and makes up a head that it neither ties nor finds."""
+
+    def said(value: bool | None) -> dict[str, bool]:
+        return {} if value is None else {"tie_word_embeddings": value}
+
+    text = {k: v for k, v in RELEASED["text_config"].items() if k != "tie_word_embeddings"}
+    rest = {k: v for k, v in RELEASED.items() if k != "tie_word_embeddings"}
+    config = Config.from_hf({**rest, **said(outside), "text_config": {**text, **said(inside)}})
+    assert config.tied == (outside if outside is not None else bool(inside))
+    flat = {**text, "model_type": "qwen3_5_text"}
+    assert Config.from_hf({**flat, **said(inside)}).tied == bool(inside)
+
+
 def test_a_size_left_out_inside_is_its_default_and_may_be_said_outside() -> None:
     fields = {"model_type": "qwen3_5", "text_config": {}}
     assert Config.from_hf({**fields, "hidden_size": 4096}) == Config.from_hf(fields)

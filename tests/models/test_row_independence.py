@@ -38,7 +38,7 @@ class RowContext:
 
     def __init__(self, positions: torch.Tensor) -> None:
         self.positions = positions
-        self.num_rows = len(positions)
+        self.row_count = torch.tensor([len(positions)])
         self.asked: list[torch.Tensor] = []
 
     def short_conv(

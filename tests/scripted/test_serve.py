@@ -42,6 +42,13 @@ TOOLS: Any = [
         },
     }
 ]
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
 SUM: Any = [{"role": "user", "content": "What is add(3, 4)? Use the tool."}]
 
 
@@ -127,6 +134,36 @@ class TestTools:
         )
         [made] = reply.choices[0].message.tool_calls
         assert set(json.loads(made.function.arguments)) == {"a", "b"}
+
+    @pytest.mark.parametrize("choice", ["auto", "required"])
+    def test_streamed_calls_come_in_pieces(self, gpt, choice):
+        """The name first, then the arguments token by token, of one call after the other."""
+        cities = ["Llanfairpwllgwyngyll on Anglesey", "Taumatawhakatangihangakoauauo"]
+        words = " and ".join(f"weather('{city}')" for city in cities)
+        called: list[dict[str, Any]] = []
+        with gpt.chat.completions.create(
+            model="scripted",
+            messages=[{"role": "user", "content": words}],
+            tools=[WEATHER, *TOOLS],
+            tool_choice=choice,
+            parallel_tool_calls=True,
+            stream=True,
+        ) as stream:
+            for chunk in stream:
+                for piece in chunk.choices[0].delta.tool_calls or ():
+                    if piece.index == len(called):
+                        assert (piece.type, piece.function.arguments) == ("function", "")
+                        called.append({"id": piece.id, "name": piece.function.name, "pieces": []})
+                    else:
+                        assert piece.index == len(called) - 1
+                        assert (piece.id, piece.function.name) == (None, None)
+                        called[-1]["pieces"].append(piece.function.arguments)
+        assert chunk.choices[0].finish_reason == "tool_calls"
+        assert len({one["id"] for one in called}) == len(called)
+        assert [one["name"] for one in called] == ["weather"] * len(cities)
+        for one, city in zip(called, cities, strict=True):
+            assert json.loads("".join(one["pieces"])) == {"city": city}
+            assert len(one["pieces"]) > 5
 
     def test_with_segments_beside_them(self, gpt):
         parts = [{"type": "segment", "text": text} for text in list(DOCUMENTS.values())[:2]]

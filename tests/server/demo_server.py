@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.demo import reader_path
+from hypic_sdk.engine.answers import answer_of
 from hypic_sdk.engine.worker import LocalWorker
 from hypic_sdk.offline import DEMO_NAME, LocalHypic
 from hypic_sdk.server.app import create_app
@@ -17,6 +19,7 @@ from hypic_sdk.server.settings import ServerSettings
 from hypic_sdk.server.tenants import Tenants
 from hypic_sdk.server.worker_status import StatusOf
 from hypic_sdk.service import ModelFacts
+from hypic_sdk.transport.control import Ask, Question
 from tests.server.served import serve
 
 
@@ -58,9 +61,10 @@ def demo_server(
             reader_path(),
             local.service._worker,
             model_name=DEMO_NAME,
-            facts=ModelFacts(config.reuse, conv_width=width),
+            facts=ModelFacts(config.reuse, conv_width=width, is_checked=config.shadow is not None),
         )
-        status = StatusOf(lambda: asdict(worker.call(lambda engine: engine.usage())))
+        books = partial(answer_of, Ask(0, Question.USAGE))
+        status = StatusOf(lambda: worker.call(books))
         app = create_app(services, status, settings=settings, tenants=tenants)
         with serve(app) as url:
             yield DemoServer(url, local, worker)

@@ -131,15 +131,37 @@ class TestOpenai:
         function = {"name": "forecast", "parameters": parameters}
         if choice != "required":
             choice = {"type": "function", **choice}
-        reply = gpt.chat.completions.create(
+        fields = {
             **self.body(max_tokens=128),
-            tools=[{"type": "function", "function": function}],
-            tool_choice=choice,
-        )
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": choice,
+        }
+        reply = gpt.chat.completions.create(**fields)
         assert reply.choices[0].finish_reason == "tool_calls"
         [made] = reply.choices[0].message.tool_calls
         assert made.function.name == "forecast"
         jsonschema_rs.validate(parameters, json.loads(made.function.arguments))
+        with gpt.chat.completions.create(**fields, stream=True) as stream:
+            pieces = [one for chunk in stream for one in chunk.choices[0].delta.tool_calls or ()]
+        assert [one.function.name for one in pieces] == ["forecast"] + [None] * (len(pieces) - 1)
+        assert len(pieces) > 5
+        assert "".join(one.function.arguments for one in pieces) == made.function.arguments
+
+    def test_a_call_that_is_cut_off(self, gpt):
+        parameters = {"type": "object", "properties": {"why": {"type": "string", "minLength": 99}}}
+        function = {"name": "forecast", "parameters": {**parameters, "required": ["why"]}}
+        fields = {
+            **self.body(max_tokens=48),
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": "required",
+        }
+        [choice] = gpt.chat.completions.create(**fields).choices
+        assert choice.finish_reason == "length"
+        [made] = choice.message.tool_calls
+        assert made.function.name == "forecast"
+        assert made.function.arguments.startswith('{"why": "')
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(made.function.arguments)
 
     def test_a_schema_and_several_replies(self, gpt):
         schema = {
@@ -216,8 +238,8 @@ class TestManyAndLeaving:
         while server.in_use_bytes or server.worker.call(lambda engine: engine.has_work):
             assert time.monotonic() - left_s < 5.0, "the engine is still at it"
             time.sleep(0.01)
-        # one step of the engine, on a machine that does other things as well
-        assert time.monotonic() - left_s < 1.5
+        # a step of the engine is a fraction of it, on a busy machine too
+        assert time.monotonic() - left_s < 1.0
 
 
 class TestReference:

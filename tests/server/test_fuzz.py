@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -194,9 +195,11 @@ def test_a_long_text_does_not_stop_the_others(url):
         before_s = time.monotonic()
         assert call(url, "GET", "/health/live").status == 200
         waits_s.append(time.monotonic() - before_s)
-    # the list of ids is made under the lock, which takes some tenths of a second
-    assert time.monotonic() - started_s > 4 * max(waits_s)
+    took_s = time.monotonic() - started_s
+    # a loop that tokenises answers once or twice; of many answers some are slow for other reasons:
+    # the list of ids is made under the lock, and a busy machine lets everybody wait
     assert len(waits_s) > 10
+    assert statistics.median(waits_s) < took_s / 10
 
 
 def test_lone_surrogates(url):

@@ -79,3 +79,38 @@ def test_elsewhere_it_is_text(url, worker):
     assert all(isinstance(message, EngineRequest) for message in worker.messages)
     answer = call(url, "POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
     assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input_ids": [1, 2]}, "input_ids"),
+        ({"return_logprob": True}, "return_logprob"),
+        ({"image_data": ["x"]}, "image_data"),
+        ({"lora_path": "x"}, "lora_path"),
+        ({"sampling_params": {"max_tokens": 3}}, "sampling_params.max_tokens"),
+        ({"sampling_params": {"ebnf": "x"}}, "sampling_params.ebnf"),
+        (
+            {"sampling_params": {"skip_special_tokens": False}},
+            "sampling_params.skip_special_tokens",
+        ),
+    ],
+)
+def test_what_would_change_the_reply_is_refused_by_name(url, worker, fields, param):
+    answer = generate(url, FIRST, **fields)
+    assert (answer.status, answer.error["code"]) == (400, "unsupported_option")
+    assert answer.error["param"] == param
+    assert not worker.messages
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rid": "mine", "log_metrics": False, "nobody_knows": 1},
+        {"return_logprob": False, "image_data": None, "sampling_params": None},
+        {"sampling_params": {"temperature": None, "n": None, "skip_special_tokens": True}},
+    ],
+)
+def test_what_changes_nothing_is_passed_over(url, fields):
+    answer = generate(url, f"{FIRST}<<PIC_SEP>>Who?", **fields)
+    assert (answer.status, answer.json["text"]) == (200, "a town")

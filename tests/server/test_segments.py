@@ -179,6 +179,29 @@ def test_jobs_that_are_being_begun_count_as_running():
         pass
 
 
+def test_jobs_that_are_over_count_no_more(url):
+    made = register(url, "A town", "B town")
+    job = call(url, "POST", "/v1/segments/warm", {"segment_ids": made}).json
+    call(url, "GET", f"/v1/segments/warm/{job['id']}/events")  # ends with it
+    tenant = call(url, "GET", "/v1/cache/stats").json["tenant"]
+    assert tenant["warm_jobs"]["used"] == 0
+
+
+@pytest.mark.parametrize("way", ["register", "update"])
+def test_metadata_have_a_cap_as_a_whole(url, way):
+    [made] = register(url, "A town")
+    metadata = {f"k{n}": "x" * 4096 for n in range(4)}
+    if way == "register":
+        item = {"text": "A town", "metadata": metadata}
+        answer = call(url, "POST", "/v1/segments", {"segments": [item]})
+    else:
+        answer = call(url, "PATCH", f"/v1/segments/{made}", {"metadata": metadata})
+    assert (answer.status, answer.error["code"]) == (400, "invalid_request")
+    assert "16384" in answer.error["message"]
+    assert "metadata" in answer.error["param"]
+    assert call(url, "GET", f"/v1/segments/{made}").json["metadata"] == {}
+
+
 def test_jobs_are_forgotten_some_time_after_their_end():
     times_s = iter((0.0, 0.0, 50.0, 61.0))
     board = WarmBoard(max_running=1, keep_s=60.0, clock=lambda: next(times_s))

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 
+import jsonschema_rs
 import pytest
 
 from hypic_sdk.server.app import create_app
@@ -14,6 +15,14 @@ from hypic_sdk.server.routes.table import ROUTES
 from hypic_sdk.server.services import ServiceFactory
 from hypic_sdk.server.settings import ServerSettings
 from hypic_sdk.server.site import SITE
+from hypic_sdk.wire.replies import (
+    CalledFunction,
+    Delta,
+    FunctionDelta,
+    ReplyMessage,
+    ReplyToolCall,
+    ToolCallDelta,
+)
 from tests.prompt import tiny
 from tests.server.pushing_worker import USAGE, PushingWorker
 from tests.server.served import Answer, call, serve, serve_fake
@@ -42,6 +51,7 @@ def metrics(url: str) -> dict[str, float]:
 def test_models(url):
     [model] = call(url, "GET", "/v1/models").json["data"]
     assert (model["id"], model["hypic"]["min_segment_tokens"]) == ("tiny", 64)
+    assert model["hypic"]["json_schema"]  # as response_format has it
     assert call(url, "GET", "/v1/models/tiny").json == model
     assert call(url, "GET", "/v1/models/other").error["code"] == "model_not_found"
 
@@ -56,7 +66,10 @@ def test_a_model_without_a_template_answers_plain_prompts_only(worker):
 def test_stats_are_the_books_of_the_store(url):
     stats = call(url, "GET", "/v1/cache/stats").json
     own = stats.pop("tenant")
-    assert {name: value for name, value in stats.items() if name != "object"} == USAGE
+    assert {name: value for name, value in stats.items() if name != "object"} == {
+        **USAGE,
+        "shadow": None,
+    }
     assert own["num_segments"] == {"used": 0, "limit": 100_000}
     assert own["cached_bytes"] == {"used": 0, "limit": None}
 
@@ -98,9 +111,37 @@ def test_the_openapi_document_has_every_endpoint(url):
     assert listed == {(route.path, route.method.lower()) for route in ROUTES}
     chat = document["paths"]["/v1/chat/completions"]["post"]
     assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    events = chat["responses"]["200"]["content"]["text/event-stream"]["x-event-data"]
+    assert events == {"$ref": "#/components/schemas/ChatCompletionChunk"}
     refs = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document))
     assert refs
     assert set(refs) <= set(document["components"]["schemas"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ReplyMessage(content="yes"),
+        ReplyMessage(
+            content=None,
+            reasoning_content="hm",
+            tool_calls=[ReplyToolCall(id="1", function=CalledFunction(name="f", arguments="{}"))],
+        ),
+        Delta(role="assistant", content=""),
+        Delta(),
+        Delta(tool_calls=[ToolCallDelta(index=0, id="1", function=FunctionDelta(name="f"))]),
+        Delta(tool_calls=[ToolCallDelta(index=0, function=FunctionDelta(arguments="{"))]),
+    ],
+)
+def test_what_is_left_out_where_it_says_nothing_is_described_all_the_same(url, value):
+    """Every field by its type, and what is written fits that."""
+    schemas = call(url, "GET", "/openapi.json").json["components"]["schemas"]
+    described = schemas[type(value).__name__]
+    assert described["properties"].keys() == type(value).model_fields.keys()
+    written = json.loads(value.model_dump_json())
+    root = {"$ref": f"#/components/schemas/{type(value).__name__}"}
+    jsonschema_rs.validate({**root, "components": {"schemas": schemas}}, written)
+    assert None not in [one for name, one in written.items() if name != "content"]
 
 
 class TestStopping:

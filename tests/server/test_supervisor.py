@@ -47,6 +47,15 @@ def supervisor() -> Iterator[EngineSupervisor]:
         yield one
 
 
+@pytest.fixture
+def load_time_s(supervisor: EngineSupervisor) -> float:
+    """What a process takes until it is ready, here and now."""
+    started_s = time.monotonic()
+    with EngineSupervisor(ProcessSettings(str(reader_path()), SMALL)) as another:
+        another.wait_ready(START_TIMEOUT_S)
+        return time.monotonic() - started_s
+
+
 def tokens_of(events: Iterator[TokenEvent]) -> list[int]:
     return [token for event in events for token in event.token_ids]
 
@@ -100,7 +109,9 @@ def test_a_reply_under_a_grammar(supervisor: EngineSupervisor) -> None:
     assert events[-1].error["code"] == InvalidGrammar.code
 
 
-def test_a_killed_process_ends_what_is_open_and_is_replaced(supervisor: EngineSupervisor) -> None:
+def test_a_killed_process_ends_what_is_open_and_is_replaced(
+    supervisor: EngineSupervisor, load_time_s: float
+) -> None:
     link, first = supervisor.link, supervisor.process_id
     want = tokens_of(link.submit(request("before")))
     streams = [link.submit(request(f"r{number}", max_tokens=200)) for number in range(20)]
@@ -119,6 +130,7 @@ def test_a_killed_process_ends_what_is_open_and_is_replaced(supervisor: EngineSu
     while supervisor.health.num_restarts == 0:
         time.sleep(0.05)
     supervisor.wait_ready(START_TIMEOUT_S)
+    assert time.monotonic() - started_s < load_time_s + 5
     assert supervisor.process_id != first
     assert list(link.probe([SEGMENT], "")) == [False]
     assert tokens_of(link.submit(request("after"))) == want
@@ -154,6 +166,28 @@ def test_cold_prompts_of_a_killed_process_end_in_time(supervisor: EngineSupervis
     started_s = time.monotonic()
     next(link.submit(request("small")))
     assert time.monotonic() - started_s < 5
+
+
+@pytest.mark.parametrize("module", ["hypic_sdk.engine.process", "hypic_sdk.scripted.process"])
+def test_a_process_that_hangs_is_ended_and_replaced(module: str) -> None:
+    settings = ProcessSettings(str(reader_path()), SMALL)
+    with EngineSupervisor(settings, module=module, hung_after_s=2.0) as supervisor:
+        supervisor.wait_ready(START_TIMEOUT_S)
+        time.sleep(3.0)  # longer than it may be silent: it is not silent
+        assert supervisor.health.num_restarts == 0
+        streams = [supervisor.link.submit(request(f"r{n}", max_tokens=4000)) for n in range(3)]
+        for stream in streams:
+            next(stream)
+        os.kill(supervisor.process_id, signal.SIGSTOP)
+        started_s = time.monotonic()
+        for stream in streams:
+            assert list(stream)[-1].error["code"] == WorkerLost.code
+        assert time.monotonic() - started_s < 10
+        assert not supervisor.link.is_ready()
+        while supervisor.health.num_restarts == 0:
+            time.sleep(0.05)
+        supervisor.wait_ready(START_TIMEOUT_S)
+        assert len(tokens_of(supervisor.link.submit(request("after")))) == 4
 
 
 def test_a_request_that_ends_engines_is_tried_twice_and_spoils_nobody_else() -> None:

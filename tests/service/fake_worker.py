@@ -149,7 +149,7 @@ class FakeWorker:
         if wanted is None:
             return ()
         top = tuple((token_id + rank, -0.5 - rank) for rank in range(wanted))
-        return (TokenLogprobs(token_id, -0.5 - number / 100, top),)
+        return (TokenLogprobs(token_id, -0.5 - number / 100, 1, top),)
 
     def _report(self, message: EngineRequest) -> EngineReport:
         prompt = message.prompt

@@ -137,6 +137,22 @@ def test_forms(fields, right, wrong, begins):
 
 
 @pytest.mark.parametrize("form", ToolFormat)
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize(("fields", "right", "wrong"), FORMS[:2])
+def test_a_form_beside_tools_leaves_calls_to_the_model(form, begins, fields, right, wrong):
+    before = "hm\n</think>\n\n" if begins else ""
+    call = write_call(form, "no-arguments", {})
+    grammar = made(form, begins=begins, tools=TOOLS, **fields)
+    assert takes(grammar, before + right)
+    assert takes(grammar, before + call)
+    assert not takes(grammar, before + wrong)
+    assert not takes(grammar, f"{before}{right}{call}")
+    silent = made(form, begins=begins, tools=TOOLS, tool_choice="none", **fields)
+    assert takes(silent, before + right)
+    assert not takes(silent, before + call)
+
+
+@pytest.mark.parametrize("form", ToolFormat)
 def test_a_call_behind_reasoning(form):
     grammar = made(form, begins=True, tools=TOOLS, tool_choice="required")
     call = write_call(form, "no-arguments", {})

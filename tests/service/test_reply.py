@@ -21,7 +21,7 @@ def events(text: str, reason: FinishReason = FinishReason.STOP) -> Iterator[Toke
     """One event a token, with a log-probability that names its place."""
     ids = TOKENIZER.encode_text(text)
     for place, token_id in enumerate(ids):
-        yield TokenEvent("r", (token_id,), (TokenLogprobs(token_id, -float(place)),))
+        yield TokenEvent("r", (token_id,), (TokenLogprobs(token_id, -float(place), 1),))
     yield TokenEvent("r", finish_reason=reason)
 
 
@@ -84,7 +84,7 @@ def test_a_reply_is_the_same_however_many_tokens_an_event_has(
     ids, start = TOKENIZER.encode_text(text), 0
     for size in [*sizes, len(ids) + 1]:
         part = ids[start : start + size]
-        told = tuple(TokenLogprobs(id_, -float(start + i)) for i, id_ in enumerate(part))
+        told = tuple(TokenLogprobs(id_, -float(start + i), 1) for i, id_ in enumerate(part))
         together.feed(TokenEvent("r", tuple(part), told if has_logprobs else ()))
         start += size
     together.feed(TokenEvent("r", finish_reason=FinishReason.LENGTH))

@@ -64,6 +64,29 @@ def test_the_callers_word_stands_above_it(tmp_path: Path) -> None:
     assert asked(top_p=0.5) == SamplingParams(temperature=0.7, top_k=20, top_p=0.5)
 
 
+@given(
+    wished=st.tuples(st.integers(0, 300), st.integers(1, 300)).map(sorted),
+    said=st.tuples(st.none() | st.integers(0, 300), st.none() | st.integers(0, 300)),
+)
+def test_a_length_that_was_left_out_gives_way_to_one_that_was_said(
+    wished: list[int], said: tuple[int | None, int | None]
+) -> None:
+    defaults = SamplingParams(min_tokens=wished[0], max_tokens=max(1, wished[1]))
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
+    least, most = said
+    got = request_sampling(
+        parse(ChatRequest, {**body, "min_tokens": least, "max_tokens": most}), defaults
+    )
+    assert got.min_tokens == least or least is None
+    assert got.max_tokens == most or most is None
+    if least is None or most is None:
+        assert got.min_tokens <= got.max_tokens
+    if least is None and (most is None or most >= defaults.min_tokens):
+        assert got.min_tokens == defaults.min_tokens
+    if most is None and (least is None or least <= defaults.max_tokens):
+        assert got.max_tokens == defaults.max_tokens
+
+
 def test_what_is_not_offered_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="hypic_sdk"):
         defaults_of(tmp_path, {**RELEASED, "typical_p": 1.0, "num_beams": 1, "bad_words_ids": []})

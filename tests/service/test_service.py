@@ -152,7 +152,7 @@ class TestMessageToTheEngine:
         worker = saying("x")
         fields = {"min_tokens": 2, "min_p": 0.1, "repetition_penalty": 1.2,
                   "presence_penalty": -1.5, "frequency_penalty": 0.5}  # fmt: skip
-        service(worker).chat(chat(**fields, logit_bias={"5": 1, "7": -100}))
+        service(worker).chat(chat(**fields, logit_bias={"5": 1, 7: -100}))
         wanted = SamplingParams(**fields, logit_bias=((5, 1.0), (7, -100.0)))
         assert worker.last.sampling == wanted
         assert worker.last.num_replies == 1
@@ -160,7 +160,8 @@ class TestMessageToTheEngine:
     @pytest.mark.parametrize(
         "fields",
         [{"n": 0}, {"n": 65}, {"frequency_penalty": 2.5}, {"presence_penalty": -3},
-         {"logit_bias": {"x": 1}}, {"logit_bias": {"5": 101}}, {"min_p": 1.5},
+         {"logit_bias": {"x": 1}}, {"logit_bias": {"5": 101}}, {"logit_bias": {-1: 1}},
+         {"logit_bias": {True: 1}}, {"min_p": 1.5},
          {"repetition_penalty": 0}, {"prompt_logprobs": 21}, {"min_tokens": -1},
          {"response_format": {"type": "xml"}}, {"response_format": {"type": "json_schema"}},
          {"structured_outputs": {}}, {"structured_outputs": {"regex": "a", "choice": ["a"]}},

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.errors import DeadlineExceeded, PoolExhausted, SegmentNotFound, WorkerLost
-from hypic_sdk.prompt.segment import SegmentId
-from hypic_sdk.service import WarmProgress
-from hypic_sdk.transport.messages import SegmentStatus, WarmEvent
+from hypic_sdk.prompt.segment import PromptPart, Role, SegmentId, segment_id
+from hypic_sdk.service import WarmJob, WarmProgress, warm_job
+from hypic_sdk.service.warm_job import MAX_LOSSES
+from hypic_sdk.transport.events import failed
+from hypic_sdk.transport.messages import SegmentStatus, WarmEvent, WarmRequest
 from hypic_sdk.wire.parse import parse
 from hypic_sdk.wire.segments import RegisterRequest, SegmentIds
 from tests.service.fake_worker import FakeWorker
@@ -67,6 +71,72 @@ def test_waiting_has_a_deadline_and_the_job_goes_on():
     assert job.status == "running"
     worker.gate.set()
     assert job.wait(timeout_s=10).status == "succeeded"
+
+
+class LosingWorker:
+    """A worker that is lost under each of the first jobs, and away for a while behind each."""
+
+    def __init__(self, losses: int, away: int) -> None:
+        self.plan = (["lost"] + ["away"] * away) * losses + ["there"]
+        self.num_asked = 0
+        self.cancelled: list[str] = []
+
+    def submit(self, message, on_event):
+        word = self.plan[min(self.num_asked, len(self.plan) - 1)]
+        self.num_asked += 1
+        ids = [part.segment_id for part in message.segments]
+        lost = failed(message.request_id, WorkerLost("gone"), is_warm=True)
+        told = {
+            "away": [lost],
+            "lost": [warmed(message, ids[0]), lost],
+            "there": [*(warmed(message, one) for one in ids), warmed(message, None)],
+        }[word]
+        for event in told:
+            on_event(event)
+        return iter(())
+
+    def cancel(self, request_id):
+        self.cancelled.append(request_id)
+
+
+def warmed(message, segment_id):
+    if segment_id is None:
+        return WarmEvent(message.request_id, done=True)
+    return WarmEvent(message.request_id, segment_id, SegmentStatus.COLD, 3)
+
+
+def job_over(worker, **fields):
+    parts = [PromptPart(Role.INNER, (1, 2, number), segment_id(str(number))) for number in range(3)]
+    return WarmJob(WarmRequest("job", tuple(parts)), worker, created_at=7, **fields)
+
+
+class TestAWorkerIsLost:
+    @pytest.mark.parametrize("losses", range(MAX_LOSSES + 2))
+    def test_the_job_begins_anew_with_the_next(self, losses, monkeypatch):
+        monkeypatch.setattr(warm_job, "LOOK_EVERY_S", 0.01)
+        worker = LosingWorker(losses, away=2)
+        ended = job_over(worker).wait(timeout_s=10)
+        if losses > MAX_LOSSES:
+            assert (ended.status, ended.errors[-1].code) == ("failed", "worker_lost")
+            return
+        assert (ended.status, ended.created_at, ended.errors) == ("succeeded", 7, ())
+        assert (ended.counts.done, ended.counts.total) == (3, 3)
+
+    def test_none_comes(self, monkeypatch):
+        monkeypatch.setattr(warm_job, "LOOK_EVERY_S", 0.01)
+        worker = LosingWorker(1, away=10**6)
+        ended = job_over(worker, next_worker_s=0.2).wait(timeout_s=10)
+        assert (ended.status, ended.errors[-1].code) == ("failed", "worker_lost")
+
+    def test_a_job_that_waits_for_one_can_be_cancelled(self):
+        worker = LosingWorker(1, away=10**6)
+        job = job_over(worker)
+        assert job.status == "running"
+        job.cancel()
+        assert job.wait(timeout_s=1).status == "cancelled"
+        num_asked = worker.num_asked
+        time.sleep(2 * warm_job.LOOK_EVERY_S)
+        assert worker.num_asked == num_asked
 
 
 def test_a_cancelled_job_says_what_it_did_not_reach():

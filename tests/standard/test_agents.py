@@ -19,7 +19,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
 
-from hypic_sdk import LocalHypic
+from hypic_sdk import Hypic, LocalHypic
 from hypic_sdk.demo.library import DOCUMENTS, SYSTEM
 from hypic_sdk.integrations.langchain import (
     ChatHypic,
@@ -27,7 +27,7 @@ from hypic_sdk.integrations.langchain import (
     HypicSegmentRetriever,
     create_segment_documents_chain,
 )
-from tests.integrations.three_orders import ORDERS, QUESTION, Answered, Noting, check
+from tests.integrations.three_orders import ORDERS, QUESTION, Answered, Noting, check, forget_all
 
 TEXTS = list(DOCUMENTS.values())[:12]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -56,7 +56,7 @@ def agent(chat: ChatHypic, retriever: BaseRetriever) -> BaseMessage:
     searching = create_retriever_tool(
         retriever, "search", "Search the library.", response_format="content_and_artifact"
     )
-    made = create_agent(chat, [searching], middleware=[HypicSegmentMiddleware(tool_results=False)])
+    made = create_agent(chat, [searching], middleware=[HypicSegmentMiddleware()])
     asked = {"messages": [{"role": "user", "content": 'search("all of it")'}]}
     return made.invoke(asked)["messages"][-1]
 
@@ -99,11 +99,20 @@ class Searches(AgentMiddleware):
         return handler(request)
 
 
-def test_an_agent_over_the_packaged_model():
+@pytest.fixture(params=["local", "process"])
+def demo(request) -> Iterator[Hypic | LocalHypic]:
+    """The demo model in this process, and behind `hypic serve`."""
+    over = Hypic(request.getfixturevalue("demo_url")) if request.param == "process" else None
+    with over or LocalHypic() as client:
+        forget_all(client)
+        yield client
+
+
+def test_an_agent_over_the_packaged_model(demo):
     """Each document a hit after its first use, no prompt edited, the answer `LocalHypic`'s."""
     function = {"name": "search", "arguments": '{"query": "clock"}'}
-    with LocalHypic() as local, LocalHypic() as alone:
-        client = Noting(local)
+    with LocalHypic() as alone:
+        client = Noting(demo)
         chat = ChatHypic(client=client, temperature=0.0, max_tokens=12)
         for turn, order in enumerate(ORDERS):
             finding = HypicSegmentRetriever(
@@ -116,7 +125,7 @@ def test_an_agent_over_the_packaged_model():
                 chat,
                 [searching],
                 system_prompt=SYSTEM,
-                middleware=[Searches(), HypicSegmentMiddleware(tool_results=False)],
+                middleware=[Searches(), HypicSegmentMiddleware()],
             )
             said = made.invoke({"messages": [{"role": "user", "content": QUESTION}]})["messages"]
             report = said[-1].response_metadata["hypic"]

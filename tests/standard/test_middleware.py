@@ -14,7 +14,7 @@ from langchain_core.documents import Document
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.tools import tool
 
-from hypic_sdk import LocalHypic, RequestError
+from hypic_sdk import ConfigError, LocalHypic, RequestError
 from hypic_sdk.demo.library import DOCUMENTS
 from hypic_sdk.integrations.langchain import ChatHypic, HypicSegmentMiddleware
 
@@ -31,13 +31,6 @@ def chat() -> Iterator[ChatHypic]:
 def look_up(name: str) -> str:
     """Look up what is known about somebody by name."""
     return DOCUMENTS["lantern"]
-
-
-@tool(response_format="content_and_artifact")
-def search(query: str) -> tuple[str, list[Document]]:
-    """Search the library for documents."""
-    found = [Document(DOCUMENTS[name]) for name in ("clock", "lantern")]
-    return "\n\n".join(f"Source: {one.page_content}" for one in found), found
 
 
 def segments(result: dict[str, Any]) -> list[list[str]]:
@@ -83,10 +76,38 @@ def test_a_system_prompt_without_known_texts_is_one_segment(chat):
     assert segments(agent.invoke(asked("Hello again"))) in ([["hit"]], [["prefix"]])
 
 
-def test_documents_of_a_retrievers_tool_are_segments_one_by_one(chat):
-    agent = create_agent(chat, [search], middleware=[HypicSegmentMiddleware(tool_results=False)])
-    called = agent.invoke(asked("search('clocks')"))
-    assert segments(called) == [[], ["cold", "cold"]]
+@pytest.mark.parametrize("tool_results", [True, False])
+def test_documents_of_a_retrievers_tool_are_segments_one_by_one(chat, tool_results):
+    """Also where whole results are segments: in another order they would be other texts."""
+    middleware = HypicSegmentMiddleware(tool_results=tool_results)
+    found = [DOCUMENTS[name] for name in ("clock", "lantern")]
+
+    @tool(response_format="content_and_artifact")
+    def search(query: str) -> tuple[str, list[Document]]:
+        """Search the library for documents."""
+        return "\n\n".join(f"Source: {one}" for one in found), [*map(Document, found)]
+
+    for turn in range(2):
+        called = create_agent(chat, [search], middleware=[middleware]).invoke(asked("search('x')"))
+        assert segments(called) == [[], ["hit" if turn else "cold"] * 2]
+        found.reverse()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_model_that_is_wrapped(chat, asynchronous):
+    agent = create_agent(
+        chat.bind(stop=["zz"]).with_retry(), [], system_prompt=SKILL,
+        middleware=[HypicSegmentMiddleware(unsupported="raise")],
+    )  # fmt: skip
+    called = asyncio.run(agent.ainvoke(asked("Hi"))) if asynchronous else agent.invoke(asked("Hi"))
+    assert segments(called) == [["cold"]]
+
+
+def test_a_file_that_is_no_text_is_named(chat, tmp_path: Path):
+    (tmp_path / "skill.bin").write_bytes(b"\xff\xfe\x00")
+    middleware = HypicSegmentMiddleware(files=[tmp_path / "skill.bin"])
+    with pytest.raises(ConfigError, match=r"skill\.bin can not be read"):
+        create_agent(chat, [], middleware=[middleware]).invoke(asked("Hi"))
 
 
 def test_another_model_is_told_or_refused():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.errors import TransferFailed
+from hypic_sdk.store import entry_bytes
 from hypic_sdk.store.entries import Need, SegmentEntry
 from hypic_sdk.store.entry_bytes import (
     PIECE_BYTES,
@@ -15,6 +16,7 @@ from hypic_sdk.store.entry_bytes import (
     pack_entry,
     payload_digest,
     unpack_entry,
+    words_digest,
 )
 from hypic_sdk.store.layout import NO_SLOT
 from hypic_sdk.store.store import Store
@@ -104,3 +106,43 @@ def test_one_flipped_bit_changes_the_digest(place: int, bit: int) -> None:
     digest = payload_digest(payload)
     payload[place % payload.numel()] ^= 1 << bit
     assert payload_digest(payload) != digest
+
+
+def changed(payload: torch.Tensor, kind: str, at: int) -> torch.Tensor:
+    """Bytes that are not the payload's, and differ from them as transfers may."""
+    if kind == "bit":
+        other = payload.clone()
+        other[at % len(payload)] ^= 1 << (at % 8)
+        return other
+    if kind == "shorter":
+        return payload[:-1]
+    if kind == "longer":
+        return torch.cat((payload, torch.zeros(1, dtype=torch.uint8)))
+    words = payload[: len(payload) // 8 * 8].view(-1, 8).clone()
+    shift = 1 + at % (len(words) - 1)
+    return torch.cat((words.roll(shift, 0).reshape(-1), payload[len(payload) // 8 * 8 :]))
+
+
+@given(
+    num_bytes=st.integers(17, 500),
+    kind=st.sampled_from(["bit", "shorter", "longer", "out of place"]),
+    at=st.integers(0, 2**20),
+    seed=st.integers(0, 2**31),
+)
+def test_a_digest_tells_of_whatever_changed(num_bytes: int, kind: str, at: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    payload = torch.randint(0, 256, (num_bytes,), dtype=torch.uint8, generator=generator)
+    other = changed(payload, kind, at)
+    for digest in (words_digest, payload_digest):
+        assert digest(payload) == digest(payload.clone())
+        assert torch.equal(other, payload) or digest(other) != digest(payload)
+
+
+def test_a_digest_of_words_is_the_same_however_many_are_summed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payload = torch.arange(1000, dtype=torch.int64).view(torch.uint8)
+    expected = words_digest(payload)
+    for at_once in (1, 7, 999, 1000, 4096):
+        monkeypatch.setattr(entry_bytes, "_WORDS_AT_ONCE", at_once)
+        assert words_digest(payload) == expected

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hypic_sdk.errors import ConfigError
 from hypic_sdk.store.layout import SlabSizes
 from hypic_sdk.store.slab import Slabs
 from tests.store.small_store import CPU, LAYOUTS, small_layout
@@ -44,3 +45,10 @@ def test_bytes_are_rows_and_slots_times_their_bytes(kind):
     assert slabs.num_bytes == (
         11 * layout.state_row_bytes + 7 * layout.transition_row_bytes + 13 * layout.kv_slot_bytes
     )
+
+
+def test_memory_that_is_not_there_is_a_setting_to_change():
+    sizes = replace(SIZES, num_kv_slots=1 << 50, budget_bytes=1 << 60)
+    with pytest.raises(ConfigError, match="budget_bytes") as caught:
+        Slabs.allocate(small_layout(), sizes, CPU)
+    assert caught.value.details == {"budget_bytes": 1 << 60}

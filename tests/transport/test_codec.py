@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hypic_sdk.config import EngineConfig
 from hypic_sdk.errors import WorkerError, from_payload, walk
 from hypic_sdk.prompt.segment import (
     Border,
@@ -30,9 +31,14 @@ from hypic_sdk.transport.control import (
     EntriesChanged,
     EntryName,
     FinishRequest,
+    Join,
+    Leave,
+    PeerHere,
     PeerLost,
     Question,
+    Refused,
     RequestsBegun,
+    Welcome,
 )
 from hypic_sdk.transport.messages import (
     EngineReport,
@@ -49,7 +55,13 @@ from hypic_sdk.transport.messages import (
     WarmEvent,
     WarmRequest,
 )
-from hypic_sdk.transport.peer_messages import DropFetch, EntryReady, EntryRefused, FetchEntry
+from hypic_sdk.transport.peer_messages import (
+    Carrier,
+    DropFetch,
+    EntryReady,
+    EntryRefused,
+    FetchEntry,
+)
 
 PART = PromptPart(Role.INNER, (1, 2, 3), segment_id("x"), 1, 2)
 PROMPT = SegmentedPrompt((PART, PromptPart(Role.TRAILING, (4,))), (Border(3, BorderKind.MESSAGE),))
@@ -78,21 +90,30 @@ MESSAGES: tuple[codec.Message, ...] = (
         finish_reason=FinishReason.STOP,
         reply_index=1,
         replies_left=2,
-        prompt_logprobs=(TokenLogprobs(1, -0.5),),
+        prompt_logprobs=(TokenLogprobs(1, -0.5, 2),),
     ),
     Ask(7, Question.PROBE, (PART,), "t"),
-    TokenEvent("r", (1, 2), (TokenLogprobs(1, -0.5, ((1, -0.5),)),), FinishReason.STOP, REPORT),
+    TokenEvent("r", (1, 2), (TokenLogprobs(1, -0.5, 1, ((1, -0.5),)),), FinishReason.STOP, REPORT),
     TokenEvent("r", finish_reason=FinishReason.ERROR, error={"code": "x", "details": {"n": 1}}),
     WarmEvent("w", segment_id("x"), SegmentStatus.HIT, 3, 0.0),
     Answer(7, [True, False]),
     EngineReady("f", 10, 100, (7,), 4, 1.5),
     EngineFailed({"code": "model_file_error", "message": "torn"}),
     FetchEntry(7, "w1", PART, "t", b"k" * 32, "f", "127.0.0.1", 4000, 3, 1.5),
+    FetchEntry(
+        8, "w1", PART, "t", b"k" * 32, "f", "10.0.0.1", 4000, 3, 1.5, Carrier.NCCL, b"t" * 16
+    ),
     EntryReady(7, "w2", 3, 2**40, b"d" * 16, 1.5),
     EntryRefused(7, "w2", 3, {"code": "pool_exhausted", "message": "no room"}),
     DropFetch(7, "w1"),
     PeerLost("w1"),
     Alive("w1", 1, 2, 2**40),
+    Alive("w1", endpoint="tcp://10.0.0.1:4000"),
+    PeerHere("w1", "tcp://10.0.0.1:4000"),
+    Join("a_0", "0.1"),
+    Welcome("a_0-1", EngineConfig(device="cpu")),
+    Refused({"code": "config_error", "message": "another model"}),
+    Leave("a_0-1"),
     EntriesChanged("w1", (EntryName("t", segment_id("x")),), (EntryName("", segment_id("y")),)),
 )
 

@@ -6,6 +6,7 @@ import pytest
 
 from hypic_sdk.errors import RequestError
 from hypic_sdk.prompt.segment import segment_id
+from hypic_sdk.wire.segment_shorthand import segment_items
 from hypic_sdk.wire.segments import SegmentObject
 from hypic_sdk.wire.shorthand import chat_request, completion_request, segment_ids
 
@@ -66,3 +67,35 @@ def test_a_prompt_and_its_parts():
 
 def test_segments_and_their_ids():
     assert segment_ids([SEGMENT, ID]).segment_ids == [ID, ID]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda text: chat_request([{"role": "user", "content": "Q"}], {"documents": [text]}),
+        lambda text: chat_request([{"role": "user", "content": [text, "Q"]}], {}),
+        lambda text: completion_request([text, "Q"], {}),
+    ],
+    ids=["documents", "content", "prompt"],
+)
+def test_an_id_is_no_text(ask):
+    """A string is an id in `segments.retrieve` and a text here: mistaken, it would be silent."""
+    with pytest.raises(RequestError, match="segment_id"):
+        ask(ID)
+    for text in (f"{ID} ", f"see {ID}", ID.upper(), ID[:-1], f"{ID}\n"):
+        ask(text)
+
+
+@pytest.mark.parametrize("given", ["text", b"text", {"text": "a"}, 5, None], ids=repr)
+def test_a_single_thing_is_no_list_of_its_letters(given):
+    with pytest.raises(RequestError, match="texts is a list"):
+        segment_items(given)
+
+
+@pytest.mark.parametrize(
+    "one", [5, None, b"text", ["text"], 8j, object()], ids=lambda x: str(type(x))
+)
+def test_what_is_registered_is_a_text_or_its_fields(one):
+    with pytest.raises(RequestError, match="a text or its fields") as caught:
+        list(segment_items(["fine", one]))
+    assert type(one).__name__ in caught.value.message

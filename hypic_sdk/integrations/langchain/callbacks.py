@@ -11,21 +11,26 @@ from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage
 
 from hypic_sdk.integrations.contract import SegmentRegistry
+from hypic_sdk.integrations.served import Served
 
 
 @final
 class HypicCallbackHandler(BaseCallbackHandler):
     """Notes the documents that retrievers and tools hand over, so that `ChatHypic` finds them.
 
-    Pass it with the call (`config={"callbacks": [handler]}`) and give the chat model the same
-    registry: `HypicCallbackHandler(chat.registry)`.  Nothing is sent to a server here.
+    Pass it with the call: `config={"callbacks": [HypicCallbackHandler(chat)]}`.  Nothing is sent to
+    a server here.
     """
 
     # in the caller's own turn: the prompt is made right afterwards
     run_inline = True
 
-    def __init__(self, registry: SegmentRegistry) -> None:
-        self.registry = registry
+    def __init__(self, chat: Served) -> None:
+        """`chat`: the model that is to find them."""
+        # core would only log what goes wrong in a handler, at each call
+        if not isinstance(chat, Served):
+            raise TypeError(f"a ChatHypic or HypicLLM is wanted, got {type(chat).__name__}")
+        self.registry = chat.registry
 
     def on_retriever_end(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from langchain_core.documents import Document
@@ -14,16 +14,11 @@ from langchain_core.prompts import (
     aformat_document,
     format_document,
 )
-from langchain_core.runnables import (
-    Runnable,
-    RunnableBinding,
-    RunnableLambda,
-    RunnablePassthrough,
-)
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from hypic_sdk.integrations.contract import SegmentRegistry
-from hypic_sdk.integrations.langchain.chat_model import ChatHypic
 from hypic_sdk.integrations.langchain.registering import know
+from hypic_sdk.integrations.langchain.wrapped import registries_in
 
 DOCUMENT_PROMPT = PromptTemplate.from_template("{page_content}")
 
@@ -43,8 +38,8 @@ def create_segment_documents_chain(
     as a running number, does not belong to them, so another order costs no hit.
 
     Args:
-        llm: a `ChatHypic`, also with arguments bound to it; with another model this is the stuff
-            chain and nothing else.
+        llm: a `ChatHypic` or `HypicLLM`, also with arguments bound to it, with fallbacks, retries,
+            alternatives or a parser; with another model this is the stuff chain and nothing else.
     Raises:
         ValueError: the prompt has no variable of that name.
     """
@@ -52,14 +47,14 @@ def create_segment_documents_chain(
         raise ValueError(
             f"the prompt must accept {document_variable_name!r}, it has {prompt.input_variables}"
         )
-    template, registry = document_prompt or DOCUMENT_PROMPT, _registry(llm)
+    template, registries = document_prompt or DOCUMENT_PROMPT, registries_in(llm)
 
     def stuff(inputs: Mapping[str, Any]) -> str:
-        documents = _known(registry, inputs[document_variable_name])
+        documents = _known(registries, inputs[document_variable_name])
         return document_separator.join(format_document(one, template) for one in documents)
 
     async def astuff(inputs: Mapping[str, Any]) -> str:
-        documents = _known(registry, inputs[document_variable_name])
+        documents = _known(registries, inputs[document_variable_name])
         return document_separator.join([await aformat_document(one, template) for one in documents])
 
     stuffing = RunnablePassthrough.assign(
@@ -69,14 +64,7 @@ def create_segment_documents_chain(
     return chain.with_config(run_name="segment_documents_chain")
 
 
-def _registry(llm: LanguageModelLike) -> SegmentRegistry | None:
-    model: Any = llm
-    while isinstance(model, RunnableBinding):
-        model = model.bound
-    return model.registry if isinstance(model, ChatHypic) else None
-
-
-def _known(registry: SegmentRegistry | None, documents: list[Document]) -> list[Document]:
-    if registry is not None:
+def _known(registries: Iterable[SegmentRegistry], documents: list[Document]) -> list[Document]:
+    for registry in registries:
         know(registry, documents)
     return documents

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.language_models.model_profile import ModelProfile
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
+from langchain_core.runnables.config import run_in_executor
 
 from hypic_sdk.integrations.asking import chats, chunks, whole
 from hypic_sdk.integrations.langchain.errors import core_errors
 from hypic_sdk.integrations.langchain.messages import MessageWriter
+from hypic_sdk.integrations.langchain.profile import profile_of_any, served_profile
 from hypic_sdk.integrations.langchain.replies import ReplyReader, chat_result
 from hypic_sdk.integrations.langchain.served import ServedModel
 from hypic_sdk.integrations.langchain.tools import Method, Tool, structured, tool_options
+from hypic_sdk.integrations.served import one_reply
+from hypic_sdk.wire.models import ModelObject
 
 
 class ChatHypic(ServedModel, BaseChatModel):
@@ -31,6 +36,30 @@ class ChatHypic(ServedModel, BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "hypic-chat"
+
+    def _resolve_model_profile(self) -> ModelProfile:
+        return profile_of_any()
+
+    def load_profile(self) -> ModelProfile:
+        """Ask the server what its model can do: window and tools; `profile` has it from then on.
+
+        Raises:
+            ConnectionFailed: nobody is there.
+        """
+        with core_errors():
+            return self._told(self.calls().models.list().data)
+
+    async def aload_profile(self) -> ModelProfile:
+        """The same without blocking an event loop."""
+        calls = self.async_calls()
+        if calls is None:
+            return await run_in_executor(None, self.load_profile)
+        with core_errors():
+            return self._told((await calls.models.list()).data)
+
+    def _told(self, models: Iterable[ModelObject]) -> ModelProfile:
+        self.profile = {**(self.profile or {}), **served_profile(models, self.model)}
+        return self.profile
 
     def bind_tools(
         self,
@@ -71,11 +100,6 @@ class ChatHypic(ServedModel, BaseChatModel):
         if kwargs:
             raise ValueError(f"unexpected arguments: {', '.join(sorted(kwargs))}")
         return structured(self, schema, method=method, include_raw=include_raw, strict=strict)
-
-    def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, by the server's tokenizer."""
-        with core_errors():
-            return list(self.calls().tokenize(prompt=text).tokens) if text else []
 
     def get_num_tokens_from_messages(
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
@@ -124,6 +148,7 @@ class ChatHypic(ServedModel, BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         with core_errors():
             writer, request = self._request(messages, stop, kwargs)
+            one_reply(request)
             reader = ReplyReader()
             with self.calls().chat.completions.stream(**request) as stream:
                 for chunk in stream:
@@ -142,6 +167,7 @@ class ChatHypic(ServedModel, BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         with core_errors():
             writer, request = self._request(messages, stop, kwargs)
+            one_reply(request)
             reader = ReplyReader()
             async with aclosing(chunks(self, chats, request)) as stream:
                 async for chunk in stream:

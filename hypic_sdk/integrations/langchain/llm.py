@@ -14,9 +14,10 @@ from langchain_core.outputs import GenerationChunk, LLMResult
 from hypic_sdk.integrations.asking import chunks, plain_prompts, whole
 from hypic_sdk.integrations.contract import Cut
 from hypic_sdk.integrations.langchain.errors import core_errors
-from hypic_sdk.integrations.langchain.replies import PlainReader, generation, llm_result
+from hypic_sdk.integrations.langchain.replies import PlainReader, generations, llm_result
 from hypic_sdk.integrations.langchain.served import ServedModel
 from hypic_sdk.integrations.parts import PartCutter, text_part
+from hypic_sdk.integrations.served import one_reply
 
 
 class HypicLLM(ServedModel, BaseLLM):
@@ -48,7 +49,7 @@ class HypicLLM(ServedModel, BaseLLM):
         with core_errors():
             for prompt in prompts:
                 cuts, request = self._request(prompt, stop, kwargs)
-                made.append(generation(self.calls().completions.create(**request), cuts))
+                made.append(generations(self.calls().completions.create(**request), cuts))
         return llm_result(made)
 
     async def _agenerate(
@@ -64,7 +65,7 @@ class HypicLLM(ServedModel, BaseLLM):
                 *(whole(self, plain_prompts, request) for _, request in requests)
             )
         cuts = [cuts for cuts, _ in requests]
-        return llm_result([generation(*one) for one in zip(replies, cuts, strict=True)])
+        return llm_result([generations(*one) for one in zip(replies, cuts, strict=True)])
 
     def _stream(
         self,
@@ -75,6 +76,7 @@ class HypicLLM(ServedModel, BaseLLM):
     ) -> Iterator[GenerationChunk]:
         with core_errors():
             cuts, request = self._request(prompt, stop, kwargs)
+            one_reply(request)
             reader = PlainReader()
             with self.calls().completions.stream(**request) as stream:
                 for chunk in stream:
@@ -93,6 +95,7 @@ class HypicLLM(ServedModel, BaseLLM):
     ) -> AsyncIterator[GenerationChunk]:
         with core_errors():
             cuts, request = self._request(prompt, stop, kwargs)
+            one_reply(request)
             reader = PlainReader()
             async with aclosing(chunks(self, plain_prompts, request)) as stream:
                 async for chunk in stream:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, ToolMessage
-from langchain_core.runnables import RunnableBinding
 from langchain_core.runnables.config import run_in_executor
 
 try:
@@ -18,9 +17,10 @@ except ModuleNotFoundError as error:
         "HypicSegmentMiddleware needs langchain: pip install 'hypic-sdk[agents]'"
     ) from error
 
-from hypic_sdk.errors import RequestError
+from hypic_sdk.errors import ConfigError, RequestError
 from hypic_sdk.integrations.contract import SegmentRegistry
-from hypic_sdk.integrations.langchain.chat_model import ChatHypic
+from hypic_sdk.integrations.langchain.callbacks import learn_artifact
+from hypic_sdk.integrations.langchain.wrapped import registries_in
 
 Unsupported = Literal["ignore", "warn", "raise"]
 
@@ -67,36 +67,42 @@ class HypicSegmentMiddleware(AgentMiddleware):  # type: ignore[misc]
         return await handler(request)
 
     def _learn(self, request: Any) -> None:
-        registry = self._registry(request.model)
-        if registry is None:
+        registries = registries_in(request.model)
+        if not registries:
+            self._tell_unsupported(request.model)
             return
-        for text in (*self._texts, *map(_content, self._files)):
-            registry.add(text)
-        for message in request.messages:
-            if self._tool_results and isinstance(message, ToolMessage):
-                _add_texts(registry, message)
+        texts = [*self._texts, *map(_content, self._files)]
+        for registry in registries:
+            for text in texts:
+                registry.add(text)
+            self._learn_messages(registry, request)
+
+    def _learn_messages(self, registry: SegmentRegistry, request: Any) -> None:
+        results = [one for one in request.messages if isinstance(one, ToolMessage)]
+        # documents first: a result that holds some is cut at them, and no segment as a whole
+        for message in results:
+            learn_artifact(registry, message)
+        for message in results if self._tool_results else ():
+            _add_texts(registry, message)
         if request.system_message is not None:
             _add_texts(registry, request.system_message)
 
-    def _registry(self, model: Any) -> SegmentRegistry | None:
-        while isinstance(model, RunnableBinding):
-            model = model.bound
-        if isinstance(model, ChatHypic):
-            return model.registry
+    def _tell_unsupported(self, model: Any) -> None:
         said = f"{type(model).__name__} is no ChatHypic: it has no segments"
         if self._unsupported == "raise":
             raise RequestError(said)
         if self._unsupported == "warn":
             warnings.warn(said, stacklevel=4)
-        return None
 
 
 def _content(path: Path) -> str:
-    """A file's text; empty if it is not there (yet)."""
+    """A file's text; empty if it is not there (yet).  Raises ConfigError: it is no text."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} can not be read as text: {error}") from error
 
 
 def _add_texts(registry: SegmentRegistry, message: BaseMessage) -> None:

@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages.base import get_msg_title_repr
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate, format_document
 from langchain_core.prompts.message import BaseMessagePromptTemplate
+from langchain_core.utils.input import get_colored_text
 
 from hypic_sdk.prompt.segment import segment_id
 
@@ -62,6 +64,15 @@ class SegmentsPlaceholder(BaseMessagePromptTemplate):
             blocks.append({"type": "text", "text": said})
         message = HumanMessage if self.role == "human" else SystemMessage
         return [message(content=_joined(blocks))] if blocks else []
+
+    def pretty_repr(self, html: bool = False) -> str:
+        """What `pretty_print` of a prompt shows in its place; `html`: with colours."""
+        variable = "{" + self.variable_name + "}"
+        title = get_msg_title_repr("Segments Placeholder", bold=html)
+        shown = [get_colored_text(variable, "yellow") if html else variable]
+        if self.then is not None:
+            shown.append(self.then.pretty_repr(html=html))
+        return "\n\n".join([title, *shown])
 
     def _blocks(self, document: Document) -> Iterator[dict[str, Any]]:
         written = format_document(document, self.document_prompt)

@@ -170,16 +170,18 @@ def _call_chunk(piece: Any) -> ToolCallChunk:
     )
 
 
-def generation(reply: Completion, cuts: Sequence[Cut]) -> Generation:
-    """A whole reply to a plain prompt."""
+def generations(reply: Completion, cuts: Sequence[Cut]) -> list[Generation]:
+    """A whole reply to a plain prompt, or the several that were asked for."""
     end = ReplyEnd.of(reply)
-    text = "".join(choice.text for choice in reply.choices[:1])
-    return Generation(text=text, generation_info=_plain_info(end, cuts))
+    return [
+        Generation(text=choice.text, generation_info=_plain_info(end, cuts, choice))
+        for choice in reply.choices
+    ]
 
 
-def llm_result(generations: Sequence[Generation]) -> LLMResult:
+def llm_result(replies: Sequence[list[Generation]]) -> LLMResult:
     """The replies to several plain prompts, in their order."""
-    return LLMResult(generations=[[one] for one in generations], llm_output={})
+    return LLMResult(generations=[*replies], llm_output={})
 
 
 @final
@@ -201,6 +203,9 @@ class PlainReader:
         return GenerationChunk(text="", generation_info=_plain_info(self._end, cuts))
 
 
-def _plain_info(end: ReplyEnd, cuts: Sequence[Cut]) -> dict[str, Any]:
+def _plain_info(end: ReplyEnd, cuts: Sequence[Cut], choice: Any = None) -> dict[str, Any]:
     usage = _told_usage(end)
-    return {**_metadata(end, cuts), "usage_metadata": None if usage is None else dict(usage)}
+    return {
+        **_metadata(end, cuts, choice),
+        "usage_metadata": None if usage is None else dict(usage),
+    }

@@ -8,6 +8,7 @@ from langchain_core.language_models import LangSmithParams
 from langchain_core.utils import from_env, secret_from_env
 from pydantic import Field, SecretStr
 
+from hypic_sdk.integrations.langchain.errors import core_errors
 from hypic_sdk.integrations.served import Served
 
 
@@ -45,6 +46,11 @@ class ServedModel(Served):
         params["ls_provider"] = "hypic"
         params["ls_model_name"] = kwargs.get("model") or self.model or "default"
         return params
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The token ids of a text, by the server's tokenizer."""
+        with core_errors():
+            return list(self.calls().tokenize(prompt=text).tokens) if text else []
 
     def _call_options(self, stop: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
         return self._asked({**({} if stop is None else {"stop": stop}), **given})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -25,10 +24,11 @@ from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
 from pydantic import PrivateAttr
 
+from hypic_sdk.integrations.clients import Clients
 from hypic_sdk.integrations.llama_index.asking import Asking
 from hypic_sdk.integrations.llama_index.replies import as_completion
 from hypic_sdk.integrations.llama_index.tool_calls import selections, single_call, tool_options
-from hypic_sdk.integrations.served import Served
+from hypic_sdk.integrations.served import Served, one_reply
 from hypic_sdk.wire.models import ModelObject
 
 
@@ -47,18 +47,8 @@ class Hypic(Served, FunctionCallingLLM):
     is_function_calling_model: bool | None = None
 
     _served: ModelObject | None = PrivateAttr(default=None)
-
-    def __reduce__(self) -> Any:
-        """Another process connects anew; its registry begins empty."""
-        if self.client is not None or self.async_client is not None:
-            raise TypeError(
-                "a Hypic over a given client lives in this process only: give it base_url, or do "
-                "not use num_workers"
-            )
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        for name in ("registry", "callback_manager", "rate_limiter"):
-            values.pop(name, None)
-        return partial(type(self), **values), ()
+    # who said so: a copy with another address has another served model
+    _served_by: Clients | None = PrivateAttr(default=None)
 
     @classmethod
     def class_name(cls) -> str:
@@ -87,12 +77,14 @@ class Hypic(Served, FunctionCallingLLM):
 
     def _must_ask(self) -> bool:
         told = (self.context_window, self.is_chat_model, self.is_function_calling_model)
-        return self._served is None and any(one is None for one in told)
+        is_known = self._served is not None and self._served_by is self._held()
+        return not is_known and any(one is None for one in told)
 
     def _take_models(self, models: Iterable[ModelObject]) -> None:
         by_id = {one.id: one for one in models}
         # a request for a model that is not there is refused by the server, with its reason
         self._served = by_id.get(self.model or "") or next(iter(by_id.values()), None)
+        self._served_by = self._held()
 
     def _metadata(self) -> LLMMetadata:
         served = self._served
@@ -114,7 +106,9 @@ class Hypic(Served, FunctionCallingLLM):
 
     def _asking(self, given: Mapping[str, Any]) -> Asking:
         """A request; the options of this call overrule the model's own."""
-        return Asking(self, self._known(), self._asked(given))
+        options = self._asked(given)
+        one_reply(options)
+        return Asking(self, self._known(), options)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:

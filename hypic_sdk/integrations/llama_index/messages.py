@@ -132,7 +132,7 @@ def _spanned(text: str, spans: Sequence[Mapping[str, Any]]) -> Iterator[dict[str
     """A text with segments that its caller marked by their first and last characters."""
     end = 0
     for span in spans:
-        start, stop = span["start"], span["end"]
+        start, stop = _ends(span)
         if not end <= start < stop <= len(text):
             raise RequestError(
                 f"spans are in order, apart and within the text of {len(text)} characters, got "
@@ -147,19 +147,32 @@ def _spanned(text: str, spans: Sequence[Mapping[str, Any]]) -> Iterator[dict[str
         yield text_part(text[end:])
 
 
+def _ends(span: Any) -> tuple[int, int]:
+    """Where a span begins and ends."""
+    match span:
+        case {"start": int(start), "end": int(stop)}:
+            return start, stop
+    raise RequestError(
+        f"a span is {{'start': ..., 'end': ...}}, numbers of characters, got {span!r}",
+        param="messages",
+    )
+
+
 def _document_text(block: DocumentBlock) -> str:
     """The text of a document; nothing is fetched from elsewhere."""
     if block.url:
         raise RequestError("a document by its address is not fetched here", param="messages")
     try:
         read: bytes = block.resolve_document().read()
-        return read.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"a document of type {block.document_mimetype} is no text", param="messages"
-        ) from error
     except ValueError as error:
         raise RequestError(f"a document without content: {error}", param="messages") from error
+    try:
+        # a PDF may be all ASCII, and is no text for that
+        if not read.startswith(b"%PDF-"):
+            return read.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    raise RequestError(f"a document of type {block.document_mimetype} is no text", param="messages")
 
 
 def _tool_calls(message: ChatMessage) -> list[dict[str, Any]]:

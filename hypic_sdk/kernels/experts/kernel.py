@@ -1,27 +1,158 @@
-"""Routed experts by torch's grouped matrix product: two launches for all experts.
+"""Routed experts on a GPU: the library's grouped product, and all around it in Triton.
 
-Nothing waits for the device: which rows an expert has is known there alone.
+Nothing waits for the device: which rows an expert has is known there alone.  Rows are brought into
+the order of their experts by counting (one program an expert looks at all choices), go through two
+grouped products, and are added up where they came from.
 """
 
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 
-from hypic_sdk.kernels.activation import silu
+from hypic_sdk.kernels.mlp.kernel import swiglu
 
 # the library picks its tile by the mean number of rows of a group, and from more than this on
 # another one; calls that never have more are all made of the same tiles
 _ROWS_PER_GROUP = 128
-# strides must be a multiple of 16 bytes
-_ALIGNED_ELEMENTS = 8
+_LARGEST_BLOCK = 4096  # choices that a program looks at together
+_BLOCK_D = 1024
 
 
-def suits(x_LD: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> bool:
-    """Whether the grouped product takes these dtypes and sizes on a GPU."""
-    sizes = (gate_up.shape[2], down.shape[2])
-    return all(tensor.dtype == torch.bfloat16 for tensor in (x_LD, gate_up, down)) and all(
-        size % _ALIGNED_ELEMENTS == 0 for size in sizes
-    )
+@triton.jit
+def _route_kernel(
+    logits_ptr,
+    count_ptr,  # read with HAS_COUNT only
+    indices_ptr,  # out, [L, TOP_K]
+    weights_ptr,  # out, [L, TOP_K]
+    logits_stride,
+    N: tl.constexpr,
+    TOP_K: tl.constexpr,
+    RENORMALISE: tl.constexpr,
+    HAS_COUNT: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_TOP: tl.constexpr,
+):
+    i_l = tl.program_id(0).to(tl.int64)
+    row, is_row = i_l, 1.0
+    if HAS_COUNT:
+        is_row = tl.where(i_l < tl.load(count_ptr), 1.0, 0.0)
+        row = tl.where(is_row > 0.0, i_l, 0)
+    o_n, o_top = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_TOP)
+    m_n = o_n < N
+    # [BN]
+    b_logit = tl.load(logits_ptr + row * logits_stride + o_n, m_n, other=0.0).to(tl.float32)
+    # what is no number comes last, but before what is taken and what is none of the experts
+    b_logit = tl.where(b_logit == b_logit, tl.maximum(b_logit, -3e38), -3e38)
+    b_left = tl.where(m_n, b_logit, float("-inf"))
+    most = tl.max(b_left, 0)
+    total = tl.sum(tl.exp(b_left - most), 0)
+    # [BT]
+    b_index = tl.zeros([BLOCK_TOP], dtype=tl.int64)
+    b_weight = tl.zeros([BLOCK_TOP], dtype=tl.float32)
+    for k in tl.static_range(TOP_K):
+        best = tl.max(b_left, 0)
+        # the lowest of those that tie
+        index = tl.min(tl.where(b_left == best, o_n, BLOCK_N), 0)
+        b_index = tl.where(o_top == k, index.to(tl.int64), b_index)
+        b_weight = tl.where(o_top == k, tl.exp(best - most) / total, b_weight)
+        b_left = tl.where(o_n == index, float("-inf"), b_left)
+    if RENORMALISE:
+        b_weight = b_weight / tl.sum(b_weight, 0)
+    m_top = o_top < TOP_K
+    tl.store(indices_ptr + i_l * TOP_K + o_top, b_index, m_top)
+    tl.store(weights_ptr + i_l * TOP_K + o_top, tl.where(is_row > 0.0, b_weight, 0.0), m_top)
+
+
+@triton.jit
+def _order_kernel(
+    chosen_ptr,  # [T] experts: TOP_K a row
+    rows_ptr,  # out, [T]: the row at each place, by experts and, within one, rising
+    places_ptr,  # out, [T]: the place of each choice
+    ends_ptr,  # out, [experts] int32: one behind the last place of each
+    T,
+    TOP_K: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    i_e = tl.program_id(0)
+    o_t = tl.arange(0, BLOCK)
+    before = tl.zeros([], dtype=tl.int64)
+    for start in range(0, T, BLOCK):
+        b_expert = tl.load(chosen_ptr + start + o_t, start + o_t < T, other=2147483647)
+        before += tl.sum((b_expert < i_e).to(tl.int64), 0)
+    for start in range(0, T, BLOCK):
+        b_expert = tl.load(chosen_ptr + start + o_t, start + o_t < T, other=2147483647)
+        m_own = b_expert == i_e
+        b_own = m_own.to(tl.int64)
+        b_place = before + tl.cumsum(b_own, 0) - b_own
+        tl.store(rows_ptr + b_place, ((start + o_t) // TOP_K).to(tl.int64), m_own)
+        tl.store(places_ptr + start + o_t, b_place, m_own)
+        before += tl.sum(b_own, 0)
+    tl.store(ends_ptr + i_e, before.to(tl.int32))
+
+
+@triton.jit
+def _combine_kernel(
+    products_ptr,  # [T, D] in the order of experts
+    chosen_ptr,  # [L, TOP_K]
+    places_ptr,  # [L, TOP_K]
+    weights_ptr,  # [L, TOP_K]
+    out_ptr,  # [L, D]
+    D,
+    TOP_K: tl.constexpr,
+    BLOCK_TOP: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    i_l = tl.program_id(0).to(tl.int64)
+    o_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    m_d = o_d < D
+    o_top = tl.arange(0, BLOCK_TOP)
+    m_top = o_top < TOP_K
+    # [BT]
+    b_chosen = tl.load(chosen_ptr + i_l * TOP_K + o_top, m_top, other=9223372036854775807)
+    b_place = tl.load(places_ptr + i_l * TOP_K + o_top, m_top, other=0)
+    b_weight = tl.load(weights_ptr + i_l * TOP_K + o_top, m_top, other=0.0)
+    # [BD]
+    b_out = tl.zeros([BLOCK_D], dtype=tl.float32)
+    for _ in tl.static_range(TOP_K):
+        # rising, as in the definition
+        is_next = b_chosen == tl.min(b_chosen, 0)
+        place = tl.max(tl.where(is_next, b_place, 0), 0)
+        weight = tl.sum(tl.where(is_next, b_weight, 0.0), 0)
+        b_product = tl.load(products_ptr + place * D + o_d, m_d, other=0.0)
+        b_out += b_product.to(tl.float32) * weight
+        b_chosen = tl.where(is_next, 9223372036854775807, b_chosen)
+    tl.store(out_ptr + i_l * D + o_d, b_out.to(out_ptr.dtype.element_ty), m_d)
+
+
+def route(
+    router_logits: torch.Tensor,
+    top_k: int,
+    renormalise: bool,
+    row_count: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the reference, for logits of up to 32 bits."""
+    num_rows, num_experts = router_logits.shape
+    logits = router_logits if router_logits.stride(1) == 1 else router_logits.contiguous()
+    indices = logits.new_empty((num_rows, top_k), dtype=torch.int64)
+    weights = logits.new_empty((num_rows, top_k), dtype=torch.float32)
+    if num_rows:
+        _route_kernel[(num_rows,)](
+            logits,
+            logits if row_count is None else row_count,
+            indices,
+            weights,
+            logits.stride(0),
+            N=num_experts,
+            TOP_K=top_k,
+            RENORMALISE=renormalise,
+            HAS_COUNT=row_count is not None,
+            BLOCK_N=triton.next_power_of_2(num_experts),
+            BLOCK_TOP=triton.next_power_of_2(top_k),
+            num_warps=1,
+        )
+    return indices, weights
 
 
 def experts(
@@ -34,42 +165,57 @@ def experts(
     row_independent: bool,
 ) -> torch.Tensor:
     """[L, D], as `reference.experts`."""
-    (num_rows, top_k), out_LD = indices.shape, torch.zeros_like(x_LD, dtype=weights.dtype)
+    (num_rows, top_k), num_experts = indices.shape, gate_up.shape[0]
     if num_rows == 0:
-        return out_LD.to(x_LD.dtype)
-    # a row adds up its experts in rising order, as in the definition
-    chosen, places = indices.sort(dim=1)
-    shares = weights.gather(1, places)
-    order = chosen.flatten().argsort(stable=True)
-    ends = torch.searchsorted(
-        chosen.flatten()[order],
-        torch.arange(gate_up.shape[0], device=x_LD.device),
-        right=True,
-    ).to(torch.int32)
-    gate, up = grouped(x_LD[order // top_k], gate_up, ends, row_independent).chunk(2, dim=-1)
-    sorted_TD = grouped(silu(gate) * up, down, ends, row_independent)
-    products = torch.empty_like(sorted_TD)
-    products[order] = sorted_TD
-    products = products.unflatten(0, (num_rows, top_k))
-    for k in range(top_k):
-        out_LD += products[:, k].to(out_LD.dtype) * shares[:, k, None]
-    return out_LD.to(x_LD.dtype)
+        return x_LD.new_empty(x_LD.shape)
+    indices = indices.contiguous()
+    rows, places, ends = _order(indices, num_experts)
+    products = _products(x_LD.index_select(0, rows), gate_up, down, ends, row_independent)
+    out_LD = x_LD.new_empty(x_LD.shape)
+    width = x_LD.shape[1]
+    block = min(_BLOCK_D, triton.next_power_of_2(width))
+    _combine_kernel[(num_rows, triton.cdiv(width, block))](
+        products,
+        indices,
+        places,
+        weights.contiguous(),
+        out_LD,
+        width,
+        TOP_K=top_k,
+        BLOCK_TOP=triton.next_power_of_2(top_k),
+        BLOCK_D=block,
+    )
+    return out_LD
 
 
-def grouped(
-    rows_TD: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor, row_independent: bool
+def _order(
+    indices: torch.Tensor, num_experts: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows by expert, the place of each choice, and where each expert's places end."""
+    count = indices.numel()
+    rows, places = (indices.new_empty(count) for _ in range(2))
+    ends = indices.new_empty(num_experts, dtype=torch.int32)
+    block = min(_LARGEST_BLOCK, triton.next_power_of_2(count))
+    _order_kernel[(num_experts,)](
+        indices, rows, places, ends, count, TOP_K=indices.shape[1], BLOCK=block
+    )
+    return rows, places, ends
+
+
+def _products(
+    rows_TD: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    ends: torch.Tensor,
+    row_independent: bool,
 ) -> torch.Tensor:
-    """Rows of group g times `weights[g]`^T; group g ends before row `ends[g]`.
-
-    Args:
-        weights: [groups, N, D]; ends: [groups] int32, rising, the last one T.
-    """
-    transposed, num_rows = weights.transpose(1, 2), rows_TD.shape[0]
-    step = _ROWS_PER_GROUP * weights.shape[0] if row_independent else num_rows
-    parts = [
-        torch.nn.functional.grouped_mm(
-            part, transposed, offs=(ends - i * step).clamp(0, part.shape[0])
-        )
-        for i, part in enumerate(rows_TD.split(step))
-    ]
+    """down(silu(gate) * up) of rows in the order of experts: [T, D]; expert e ends at `ends[e]`."""
+    num_rows, num_experts = rows_TD.shape[0], gate_up.shape[0]
+    step = _ROWS_PER_GROUP * num_experts if row_independent else num_rows
+    parts = []
+    for start in range(0, num_rows, step):
+        part = rows_TD[start : start + step]
+        own = ends if num_rows <= step else (ends - start).clamp(0, part.shape[0])
+        inner = swiglu(torch.nn.functional.grouped_mm(part, gate_up.transpose(1, 2), offs=own))
+        parts.append(torch.nn.functional.grouped_mm(inner, down.transpose(1, 2), offs=own))
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -8,7 +8,10 @@ from typing import NamedTuple
 import torch
 
 from hypic_sdk.kernels import backend
-from hypic_sdk.kernels.experts import kernel, reference
+from hypic_sdk.kernels.experts import reference
+
+# of the grouped product on a GPU: strides must be a multiple of 16 bytes
+_ALIGNED_ELEMENTS = 8
 
 
 class Routing(NamedTuple):
@@ -18,19 +21,33 @@ class Routing(NamedTuple):
     weights: torch.Tensor  # [L, top_k]
 
 
-def route(router_logits: torch.Tensor, *, top_k: int, renormalise: bool) -> Routing:
+def route(
+    router_logits: torch.Tensor,
+    *,
+    top_k: int,
+    renormalise: bool,
+    row_count: torch.Tensor | None = None,
+) -> Routing:
     """Softmax over all experts, then the best `top_k`; the lower index wins a tie.
 
     Args:
         router_logits: [L, num_experts], any float dtype.
         renormalise: the chosen weights are scaled to a sum of 1.
+        row_count: [1] int64 on the logits' device: rows from there on are padding and go where row
+            0 goes, with weights of zero, so that no expert is read for them.
     Returns:
         weights in fp32, or fp64 for fp64 logits.
     """
     if router_logits.ndim != 2 or not 1 <= top_k <= router_logits.shape[1]:
         raise ValueError(f"top {top_k} of router logits {tuple(router_logits.shape)}")
-    run = backend.select("route", reference.route, None, device=router_logits.device)
-    return Routing(*run(router_logits, top_k, renormalise))
+    is_wide = router_logits.dtype == torch.float64
+    run = backend.select(
+        "route",
+        reference.route,
+        None if is_wide else _route_kernel,
+        device=router_logits.device,
+    )
+    return Routing(*run(router_logits, top_k, renormalise, row_count))
 
 
 def experts(
@@ -65,14 +82,29 @@ def experts(
     run = backend.select(
         "experts",
         reference.experts,
-        _grouped_kernel if x_LD.is_cuda and kernel.suits(x_LD, gate_up, down) else None,
+        _experts_kernel if suits_grouped(x_LD, gate_up, down) else None,
         device=x_LD.device,
-        needs_triton=False,
     )
     return run(
         x_LD, routing.indices, routing.weights, gate_up, down, row_independent=row_independent
     )
 
 
-def _grouped_kernel() -> Callable[..., torch.Tensor]:
+def suits_grouped(x_LD: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> bool:
+    """Whether the grouped product takes these dtypes and sizes on a GPU."""
+    sizes = (gate_up.shape[2], down.shape[2])
+    return all(tensor.dtype == torch.bfloat16 for tensor in (x_LD, gate_up, down)) and all(
+        size % _ALIGNED_ELEMENTS == 0 for size in sizes
+    )
+
+
+def _route_kernel() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    from hypic_sdk.kernels.experts import kernel
+
+    return kernel.route
+
+
+def _experts_kernel() -> Callable[..., torch.Tensor]:
+    from hypic_sdk.kernels.experts import kernel
+
     return kernel.experts

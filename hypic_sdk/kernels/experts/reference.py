@@ -9,7 +9,10 @@ from hypic_sdk.kernels.linear.op import ROW_MULTIPLE, linear
 
 
 def route(
-    router_logits: torch.Tensor, top_k: int, renormalise: bool
+    router_logits: torch.Tensor,
+    top_k: int,
+    renormalise: bool,
+    row_count: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Indices and weights [L, top_k] of the best experts, best first."""
     wide = router_logits if router_logits.dtype == torch.float64 else router_logits.float()
@@ -18,6 +21,10 @@ def route(
     weights = wide.softmax(-1).gather(1, indices)
     if renormalise:
         weights = weights / weights.sum(-1, keepdim=True)
+    if row_count is not None:
+        is_row = (torch.arange(len(indices), device=indices.device) < row_count)[:, None]
+        indices = indices.where(is_row, indices[:1])
+        weights = weights.masked_fill(~is_row, 0.0)
     return indices, weights
 
 

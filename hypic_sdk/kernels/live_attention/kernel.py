@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from itertools import accumulate
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -18,11 +17,7 @@ import triton.language as tl
 
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.live_attention import reference
-from hypic_sdk.kernels.live_attention.plan import plan_attention
-from hypic_sdk.kernels.upload import upload
-
-_SMALL_ROWS = 16  # query heads of a task of few rows (decode): the least that a product takes
-_LARGE_ROWS = 64  # of others; fp32, whose products take no matrix unit, stays with few
+from hypic_sdk.kernels.live_attention.table import AttentionLaunch, AttentionTable
 
 
 @triton.jit
@@ -30,7 +25,7 @@ def _attend_kernel(
     query_ptr,
     keys_ptr,
     values_ptr,
-    slots_ptr,
+    origin_ptr,  # from which a run's slots are counted
     tasks_ptr,  # [tasks, 7]
     out_ptr,
     partial_ptr,  # [partials, G, BLOCK_M, E] fp32: sums that are not divided yet
@@ -75,7 +70,7 @@ def _attend_kernel(
         o_n = i_n + tl.arange(0, BLOCK_N)
         m_n = o_n < stop_key
         # [BN]
-        b_slot = tl.load(slots_ptr + slots_start + o_n, m_n, other=0)
+        b_slot = tl.load(origin_ptr + slots_start + o_n, m_n, other=0)
         # [BE, BN]
         b_key = tl.load(
             keys_ptr + b_slot[None, :] * keys_stride + o_e[:, None],
@@ -108,7 +103,9 @@ def _attend_kernel(
         tl.store(weight_ptr + 2 * o_part + BLOCK_M + o_m, b_weight)
     else:
         o_out = (row + o_row) * out_stride + o_head * out_head_stride
-        b_out = (b_sum / b_weight[:, None]).to(out_ptr.dtype.element_ty)
+        # a task of no keys has no weights, and no rows either
+        b_out = b_sum / tl.where(b_weight > 0.0, b_weight, 1.0)[:, None]
+        b_out = b_out.to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + o_out[:, None] + o_e[None, :], b_out, m_me)
 
 
@@ -166,58 +163,26 @@ class _Same:
         return isinstance(other, _Same) and other.runs is self.runs
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Launch:
-    """One size of block: its tasks and merges on the device."""
-
-    block_m: int
-    tasks: torch.Tensor  # [tasks, 7] int64
-    merges: torch.Tensor  # [merges, 4] int64
-    num_partials: int
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Batch:
-    """All runs of a forward, for every layer of it."""
-
-    slots: torch.Tensor  # [keys of all runs] int64
-    launches: tuple[_Launch, ...]
-
-
 @functools.lru_cache(maxsize=32)  # live runs, whole segments, and each unfinished one
-def _kept_batch(same: _Same, group: int, is_wide: bool, device: torch.device) -> _Batch:
-    """All layers of a forward hand over the same tuple of runs: one batch serves them."""
-    return _batch(same.runs, group, is_wide, device)
+def _kept_table(same: _Same, group: int, is_wide: bool, device: torch.device) -> AttentionTable:
+    """All layers of a forward hand over the same tuple of runs: one table serves them."""
+    return AttentionTable.of(same.runs, group, is_wide=is_wide, device=device)
 
 
-def _batch(runs: Sequence[AttentionRun], group: int, is_wide: bool, device: torch.device) -> _Batch:
-    ends = list(accumulate(run.num_keys for run in runs))
-    starts = [end - run.num_keys for end, run in zip(ends, runs, strict=True)]
-    small = max(_SMALL_ROWS, triton.next_power_of_2(group))
-    large = small if is_wide else max(_LARGE_ROWS, small)
-    by_size: dict[int, list[int]] = {}
-    for index, run in enumerate(runs):
-        block_m = small if run.num_rows * group <= small else large
-        by_size.setdefault(block_m, []).append(index)
-    launches = []
-    for block_m, indices in by_size.items():
-        plan = plan_attention(
-            [runs[i] for i in indices], [starts[i] for i in indices], block_m // group
-        )
-        launches.append(
-            _Launch(
-                block_m,
-                upload([astuple(task) for task in plan.tasks], device),
-                upload([astuple(merge) for merge in plan.merges], device),
-                plan.num_partials,
-            )
-        )
-    return _Batch(torch.cat([run.slots[: run.num_keys] for run in runs]), tuple(launches))
+def _table_of(
+    runs: Sequence[AttentionRun] | AttentionTable, group: int, is_wide: bool, device: torch.device
+) -> AttentionTable:
+    if isinstance(runs, AttentionTable):
+        return runs
+    if type(runs) is tuple:
+        return _kept_table(_Same(runs), group, is_wide, device)
+    # a list may be changed and handed over again
+    return AttentionTable.of(runs, group, is_wide=is_wide, device=device)
 
 
 def live_attention(
     query_LQE: torch.Tensor,
-    runs: Sequence[AttentionRun],
+    runs: Sequence[AttentionRun] | AttentionTable,
     keys_PGE: torch.Tensor,
     values_PGE: torch.Tensor,
     *,
@@ -225,7 +190,9 @@ def live_attention(
     out_LQE: torch.Tensor,
 ) -> None:
     """As the reference; fp64 goes through the reference itself."""
-    if query_LQE.dtype == torch.float64 or not runs:
+    is_table = isinstance(runs, AttentionTable)
+    if query_LQE.dtype == torch.float64 or (not is_table and not runs):
+        assert not isinstance(runs, AttentionTable), "the kernel knows no fp64"
         reference.live_attention(
             query_LQE, runs, keys_PGE, values_PGE, scale=scale, out_LQE=out_LQE
         )
@@ -234,16 +201,14 @@ def live_attention(
         x if x.stride(-1) == 1 else x.contiguous() for x in (query_LQE, keys_PGE, values_PGE)
     )
     group, device = query_LQE.shape[1] // keys_PGE.shape[1], query_LQE.device
-    wanted = group, query_LQE.dtype == torch.float32, device
-    # a list may be changed and handed over again
-    batch = _kept_batch(_Same(runs), *wanted) if type(runs) is tuple else _batch(runs, *wanted)
-    for launch in batch.launches:
-        _launch(launch, batch.slots, query_LQE, keys_PGE, values_PGE, out_LQE, group, scale)
+    table = _table_of(runs, group, query_LQE.dtype == torch.float32, device)
+    for launch in table.launches:
+        _launch(launch, table.origin, query_LQE, keys_PGE, values_PGE, out_LQE, group, scale)
 
 
 def _launch(
-    launch: _Launch,
-    slots: torch.Tensor,
+    launch: AttentionLaunch,
+    origin: torch.Tensor,
     query_LQE: torch.Tensor,
     keys_PGE: torch.Tensor,
     values_PGE: torch.Tensor,
@@ -260,7 +225,7 @@ def _launch(
         query_LQE,
         keys_PGE,
         values_PGE,
-        slots,
+        origin,
         launch.tasks,
         out_LQE,
         partial,

@@ -9,11 +9,12 @@ import torch
 from hypic_sdk.kernels import backend
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.live_attention import reference
+from hypic_sdk.kernels.live_attention.table import AttentionTable
 
 
 def live_attention(
     query_LQE: torch.Tensor,
-    runs: Sequence[AttentionRun],
+    runs: Sequence[AttentionRun] | AttentionTable,
     keys_PGE: torch.Tensor,
     values_PGE: torch.Tensor,
     *,
@@ -24,7 +25,7 @@ def live_attention(
 
     Args:
         query_LQE: rotated queries; Q is a multiple of G, query head q reads head q // (Q / G).
-        runs: disjoint.
+        runs: disjoint; or, where the kernel runs, the tables that it makes of them.
         keys_PGE, values_PGE: slab views of one layer, the rows' own keys already placed.
         out_LQE: where given, rows of the runs are written into it and no other row is.
     Returns:
@@ -41,19 +42,21 @@ def live_attention(
         )
     if Q % G:
         raise ValueError(f"{Q} query heads are no multiple of {G} key heads")
-    for run in runs:
+    is_table = isinstance(runs, AttentionTable)
+    for run in () if isinstance(runs, AttentionTable) else runs:
         if run.row_stop > query_LQE.shape[0]:
             raise ValueError(f"a run ends at row {run.row_stop} of {query_LQE.shape[0]}")
         if run.contiguous_start is not None and run.contiguous_start + run.num_keys > P:
             raise ValueError(f"slots up to {run.contiguous_start + run.num_keys} of {P}")
+    definition: Callable[..., None] = reference.live_attention
     attend = backend.select(
-        "live_attention", reference.live_attention, _live_attention_kernel, device=query_LQE.device
+        "live_attention", definition, _live_attention_kernel, device=query_LQE.device
     )
     if out_LQE is None:
         out_LQE = torch.zeros_like(query_LQE, memory_format=torch.contiguous_format)
     elif out_LQE.shape != query_LQE.shape or out_LQE.stride(-1) != 1:
         raise ValueError(f"out {tuple(out_LQE.shape)} does not fit {tuple(query_LQE.shape)}")
-    if runs:
+    if is_table or runs:
         attend(query_LQE, runs, keys_PGE, values_PGE, scale=scale, out_LQE=out_LQE)
     return out_LQE
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hypic_sdk.kernels.attention_run import AttentionRun
 
 SPLIT_KEYS = 1024  # a short run reads its keys in stretches of this many, side by side
-SPLIT_ROWS = 64  # up to here a run is short
+SPLIT_ROWS = 256  # up to here a run is short
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """Rows of one run over the keys [first_key, stop_key) of it."""
 
     row: int  # of the batch
     num_rows: int
     position: int  # of the first row
-    slots_start: int  # of the run, in all runs' slots behind each other
+    slots_start: int  # of the run, counted from the origin
     first_key: int
     stop_key: int
     partial: int  # place of what it finds, or -1: it sees all keys and writes the output
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(NamedTuple):
     """Rows whose output comes from several tasks."""
 
     row: int

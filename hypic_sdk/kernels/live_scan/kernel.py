@@ -17,16 +17,17 @@ import triton.language as tl
 
 from hypic_sdk.kernels.items import Item
 from hypic_sdk.kernels.live_scan import reference
-from hypic_sdk.kernels.live_scan.plan import FIELDS, LongRun, plan_walk
-from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles
+from hypic_sdk.kernels.live_scan.plan import FIELDS, LONGEST_WALK, LongRun
+from hypic_sdk.kernels.live_scan.walk import Walk
+from hypic_sdk.kernels.rotation import RotarySpec
 from hypic_sdk.kernels.scan_inputs import UNIT_EPS, ScanInputs
 from hypic_sdk.kernels.segment_scan.stretch import scan_stretch, steps_only
 from hypic_sdk.kernels.upload import upload
 
-# rows up to which a run is walked token by token: the tiled scan is some fifty launches
-LONGEST_WALK = 64
 _BLOCK_V = 32
-_BLOCK_J = 32
+_BLOCK_J = 16
+# registers of a thread: with more, two programs share a multiprocessor instead of three
+_MOST_REGISTERS = 168
 
 _IDENTITY, _SCALAR, _DIAGONAL, _DENSE = range(4)
 
@@ -246,14 +247,22 @@ def _walk_kernel(
             tl.store(work_ptr + o_kv, b_state, m_work)
         elif kind == 1:  # RUN
             start, stop = tl.load(item_ptr + 1), tl.load(item_ptr + 2)
+            m_row = o_k < tl.where(start < stop, K, 0)
+            m_rowv = m_v & (o_v < tl.where(start < stop, V, 0))
+            # [BK], [BV]: a row is loaded while the one before it is computed
+            b_next_key = tl.load(key_ptr + start * key_stride + o_k, m_row, other=0)
+            b_next_query = tl.load(query_ptr + start * query_stride + o_k, m_row, other=0)
+            b_next_value = tl.load(value_ptr + start * value_stride + o_v, m_rowv, other=0)
             for i_l in range(start, stop):
-                # [BK]
-                b_key = tl.load(key_ptr + i_l * key_stride + o_k, m_k, other=0).to(tl.float32)
-                b_query = tl.load(query_ptr + i_l * query_stride + o_k, m_k, other=0)
-                b_query = b_query.to(tl.float32)
-                # [BV]
-                b_write = tl.load(value_ptr + i_l * value_stride + o_v, m_v, other=0)
-                b_write = b_write.to(tl.float32)
+                b_key = b_next_key.to(tl.float32)
+                b_query = b_next_query.to(tl.float32)
+                b_write = b_next_value.to(tl.float32)
+                i_next = i_l + 1
+                m_row = o_k < tl.where(i_next < stop, K, 0)
+                m_rowv = m_v & (o_v < tl.where(i_next < stop, V, 0))
+                b_next_key = tl.load(key_ptr + i_next * key_stride + o_k, m_row, other=0)
+                b_next_query = tl.load(query_ptr + i_next * query_stride + o_k, m_row, other=0)
+                b_next_value = tl.load(value_ptr + i_next * value_stride + o_v, m_rowv, other=0)
                 if UNIT:
                     b_key *= 1.0 / tl.sqrt(tl.sum(b_key * b_key, 0) + EPS)
                     b_query *= 1.0 / tl.sqrt(tl.sum(b_query * b_query, 0) + EPS)
@@ -306,7 +315,9 @@ def _walk_kernel(
                         m_j[:, None] & m_v[None, :],
                         other=0,
                     )
-                    b_state = tl.dot(b_transition, b_before, acc=b_state, input_precision="ieee")
+                    # three products on the matrix units, nearly an fp32 product: what was stored
+                    # in 16 bits is exact in the first of them
+                    b_state = tl.dot(b_transition, b_before, acc=b_state, input_precision="tf32x3")
             # [BK, BV]
             b_end = tl.load(slab_ptr + o_kv, m_kv, other=0)
             if F > 0:
@@ -317,42 +328,6 @@ def _walk_kernel(
                 b_other = tl.load(slab_ptr + o_otherv, m_kv, other=0)
                 b_end = b_end * b_cos[:, None] + b_other * b_sin[:, None]
             b_state += b_end
-
-
-@dataclass(frozen=True, eq=False)
-class _Walk:
-    """A plan on its device; made once for all layers of a forward."""
-
-    table: torch.Tensor  # [rows, FIELDS] int64
-    launched: tuple[torch.Tensor, ...]  # per launch [n, 3] int64
-    long_runs: tuple[tuple[LongRun, ...], ...]  # per launch
-    cos: torch.Tensor  # [gaps, F] fp32
-    sin: torch.Tensor
-    num_sequences: int
-
-    @classmethod
-    def of(
-        cls, items: Sequence[Item], longest_run: int, spec: RotarySpec | None, device: torch.device
-    ) -> _Walk:
-        plan = plan_walk(items, longest_run)
-        rows = [
-            (sequence, *bounds)
-            for launch in plan.launches
-            for sequence, bounds in zip(launch.sequences, launch.bounds, strict=True)
-        ]
-        counts = [len(launch.sequences) for launch in plan.launches]
-        starts = upload(plan.gap_starts, device)
-        cos, sin = starts.new_empty((0, 0)), starts.new_empty((0, 0))
-        if spec is not None and plan.gap_starts:
-            cos, sin = rotary_angles(spec, starts, torch.float32)
-        return cls(
-            upload(plan.table, device),
-            upload(rows, device).split(counts),
-            tuple(launch.long_runs for launch in plan.launches),
-            cos,
-            sin,
-            plan.num_sequences,
-        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -371,14 +346,14 @@ class _Same:
 @functools.lru_cache(maxsize=4)
 def _kept_walk(
     same: _Same, longest_run: int, spec: RotarySpec | None, device: torch.device
-) -> _Walk:
+) -> Walk:
     """All layers of a forward hand over the same tuple of items: one walk serves them."""
-    return _Walk.of(same.items, longest_run, spec, device)
+    return Walk.of(same.items, longest_run, spec, device)
 
 
 def live_scan(
     inputs: ScanInputs,
-    items: Sequence[Item],
+    items: Sequence[Item] | Walk,
     states_SHKV: torch.Tensor,
     transitions: torch.Tensor | None,
     out_LHV: torch.Tensor,
@@ -388,6 +363,7 @@ def live_scan(
 ) -> None:
     """As the reference.  fp32 states; fp64 ones go through the reference with `compose`."""
     if states_SHKV.dtype != torch.float32:
+        assert not isinstance(items, Walk), "states in fp64 are not walked"
         reference.live_scan(
             inputs,
             items,
@@ -399,12 +375,9 @@ def live_scan(
             compose=compose,
         )
         return
-    if not items:
+    if not isinstance(items, Walk) and not items:
         return
-    longest_run = inputs.num_tokens if steps_only(inputs) else LONGEST_WALK
-    wanted = longest_run, gap_rotation, states_SHKV.device
-    # a list may be changed and handed over again
-    walk = _kept_walk(_Same(items), *wanted) if type(items) is tuple else _Walk.of(items, *wanted)
+    walk = _walk_of(items, inputs, gap_rotation, states_SHKV.device)
     work = states_SHKV[:1]
     if any(walk.long_runs) or len(walk.launched) > 1:
         work = states_SHKV.new_empty((walk.num_sequences, *states_SHKV.shape[1:]))
@@ -420,15 +393,43 @@ def live_scan(
             gap_rotation,
             use_transition,
         )
-        for run in long_runs:
-            outputs, state = scan_stretch(inputs.rows(run.start, run.stop), work[run.sequence])
-            out_LHV[run.start : run.stop] = outputs
-            work[run.sequence] = state
+        _run_long(inputs, long_runs, work, out_LHV)
+
+
+def _run_long(
+    inputs: ScanInputs,
+    long_runs: tuple[LongRun, ...],
+    work: torch.Tensor,
+    out_LHV: torch.Tensor,
+) -> None:
+    """Long runs in tiles, from and to their sequences' rows of the work buffer."""
+    from hypic_sdk.kernels.segment_scan import kernel as tiles  # which takes `compose` from here
+
+    if long_runs and tiles.suits(inputs):
+        tiles.run_in_tiles(inputs, long_runs, work, out_LHV)
+        return
+    for run in long_runs:
+        outputs, state = scan_stretch(inputs.rows(run.start, run.stop), work[run.sequence])
+        out_LHV[run.start : run.stop] = outputs
+        work[run.sequence] = state
+
+
+def _walk_of(
+    items: Sequence[Item] | Walk,
+    inputs: ScanInputs,
+    gap_rotation: RotarySpec | None,
+    device: torch.device,
+) -> Walk:
+    if isinstance(items, Walk):
+        return items
+    wanted = inputs.num_tokens if steps_only(inputs) else LONGEST_WALK, gap_rotation, device
+    # a list may be changed and handed over again
+    return _kept_walk(_Same(items), *wanted) if type(items) is tuple else Walk.of(items, *wanted)
 
 
 def _launch(
     inputs: ScanInputs,
-    walk: _Walk,
+    walk: Walk,
     launched: torch.Tensor,
     states_SHKV: torch.Tensor,
     transitions: torch.Tensor | None,
@@ -465,8 +466,8 @@ def _launch(
         work,
         gap,
         out_LHV,
-        walk.cos if walk.cos.numel() else query,
-        walk.sin if walk.sin.numel() else query,
+        walk.cos if walk.cos.numel() else states_SHKV,
+        walk.sin if walk.sin.numel() else states_SHKV,
         launched,
         walk.table,
         *query.stride()[:2],
@@ -479,7 +480,7 @@ def _launch(
         GROUPS=num_heads // key.shape[1],
         K=key_size,
         V=value_size,
-        F=num_pairs if walk.cos.numel() else 0,
+        F=num_pairs,
         INTERLEAVED=gap_rotation is not None and gap_rotation.interleaved,
         UNIT=inputs.unit_keys,
         EPS=UNIT_EPS,
@@ -492,6 +493,7 @@ def _launch(
         BLOCK_J=min(_BLOCK_J, block_k),
         num_warps=4,
         num_stages=1,
+        maxnreg=_MOST_REGISTERS,
     )
 
 

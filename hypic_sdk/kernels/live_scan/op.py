@@ -9,13 +9,14 @@ import torch
 from hypic_sdk.kernels import backend
 from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind
 from hypic_sdk.kernels.live_scan import reference
+from hypic_sdk.kernels.live_scan.walk import Walk
 from hypic_sdk.kernels.rotation import RotarySpec
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 
 
 def live_scan(
     inputs: ScanInputs,
-    items: Sequence[Item],
+    items: Sequence[Item] | Walk,
     states_SHKV: torch.Tensor,
     transitions: torch.Tensor | None,
     *,
@@ -32,6 +33,7 @@ def live_scan(
     Nothing but SAVE writes to the slab.
 
     Args:
+        items: or, where the kernel runs, the tables that it makes of them: nothing is checked then.
         states_SHKV: one layer's view of the state slab, in the work dtype (fp32, or fp64).
         transitions: one layer's view, as in `segment_scan`; none for a constant decay, whose
             transition follows from `Item.num_tokens`.
@@ -51,14 +53,16 @@ def live_scan(
     """
     inputs.check()
     inputs.check_slabs(states_SHKV, transitions)
-    _check_items(items, inputs.num_tokens, needs_transition=transitions is not None)
+    if not isinstance(items, Walk):
+        _check_items(items, inputs.num_tokens, needs_transition=transitions is not None)
     if out_LHV is None:
         out_LHV = torch.zeros_like(inputs.value, memory_format=torch.contiguous_format)
     elif out_LHV.shape != inputs.value.shape:
         raise ValueError(
             f"out {tuple(out_LHV.shape)} does not fit value {tuple(inputs.value.shape)}"
         )
-    run = backend.select("live_scan", reference.live_scan, _live_scan_kernel, device=out_LHV.device)
+    definition: Callable[..., None] = reference.live_scan
+    run = backend.select("live_scan", definition, _live_scan_kernel, device=out_LHV.device)
     run(
         inputs,
         items,

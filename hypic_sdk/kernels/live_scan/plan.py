@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind
 
+# rows up to which a run is walked token by token: a longer one takes launches of its own, so that
+# its forward is no single graph
+LONGEST_WALK = 256
 FIELDS = 7  # numbers in a table row
 WORK_SLOT = -2  # of a LOAD or SAVE: the sequence's own row of the work buffer
 
 
-@dataclass(frozen=True, slots=True)
-class LongRun:
+class LongRun(NamedTuple):
     """Rows [start, stop) of a sequence whose state lies in row `sequence` of the work buffer."""
 
     sequence: int

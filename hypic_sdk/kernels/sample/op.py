@@ -28,6 +28,7 @@ class Logprobs(NamedTuple):
     """Natural logarithms of probabilities, before temperature and filters."""
 
     chosen: torch.Tensor  # [R] of the given ids
+    ranks: torch.Tensor  # [R] int64, of the given ids: the best has 1, the lower id first in a tie
     top_ids: torch.Tensor  # [R, n] int64, best first, the lower id first in a tie
     top: torch.Tensor  # [R, n]
 

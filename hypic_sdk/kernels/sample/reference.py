@@ -82,19 +82,29 @@ def sample(
 
 def logprobs(
     logits_RV: torch.Tensor, ids_R: torch.Tensor, n: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-probability of each id; ids and log-probabilities of the n best."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probability and rank of each id; ids and log-probabilities of the n best."""
     logprobs_RV = logits_RV.log_softmax(-1)
     chosen_R = logprobs_RV.gather(1, ids_R[:, None])[:, 0]
-    if n == 0:
-        return chosen_R, ids_R.new_empty(len(ids_R), 0), chosen_R.new_empty(len(ids_R), 0)
     ordered_RV = logits_RV.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+    ranks_R = _ranks(ordered_RV, ids_R)
+    if n == 0:
+        none = ids_R.new_empty(len(ids_R), 0)
+        return chosen_R, ranks_R, none, none.to(chosen_R.dtype)
     border_R = ordered_RV.topk(n).values[:, -1]
     kept_RV = _down_to(border_R, torch.full_like(ids_R, n), ordered_RV)
     top = kept_RV.nonzero()[:, 1].view(-1, n)  # by rising id: a stable sort keeps that in ties
     order = ordered_RV.gather(1, top).sort(dim=-1, descending=True, stable=True).indices
     top = top.gather(1, order)
-    return chosen_R, top, logprobs_RV.gather(1, top)
+    return chosen_R, ranks_R, top, logprobs_RV.gather(1, top)
+
+
+def _ranks(ordered_RV: torch.Tensor, ids_R: torch.Tensor) -> torch.Tensor:
+    """Places of the ids in their rows, the best at 1."""
+    own_R1 = ordered_RV.gather(1, ids_R[:, None])
+    all_ids = torch.arange(ordered_RV.shape[1], device=ordered_RV.device)
+    before_RV = (ordered_RV > own_R1) | ((ordered_RV == own_R1) & (all_ids < ids_R[:, None]))
+    return before_RV.sum(1) + 1
 
 
 def _draw(

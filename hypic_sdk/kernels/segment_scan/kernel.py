@@ -6,8 +6,7 @@ or of the transition, which is K more columns that nothing is written to.  Every
 one tile or one segment, so an entry's bits are its segment's own.
 
 For recurrences with `erase` and a decay of a head, or none, in 16 bits; all others go through the
-reference.  Compiled for compute capability 9.0 and equal to the reference in the interpreter; not
-run on a device yet, so `op` does not take it (docs/performance.md).
+reference.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -29,6 +29,7 @@ from hypic_sdk.kernels.upload import upload
 _TILE = 64
 _FIELDS = 11
 _BLOCK_V = 32
+_FIRST_BLOCK = 16  # of a tile's inverse
 
 
 @triton.jit
@@ -63,6 +64,8 @@ def _prepare_kernel(
     C: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    FIRST: tl.constexpr,  # size of the first blocks of the inverse; C = FIRST * 2**LEVELS
+    LEVELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     i_t, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
@@ -87,8 +90,9 @@ def _prepare_kernel(
     later = o_c[:, None] > o_c[None, :]
     b_score = tl.dot(b_query, tl.trans(b_key), input_precision=PRECISION)
     b_erase = tl.dot(b_key, tl.trans(b_key), input_precision=PRECISION) * b_strength[:, None]
-    b_late = b_key
-    b_early = b_key * b_strength[:, None]
+    # [C]: decay from the tile's start until a token, and from there to its end
+    b_start = tl.full([C], 1.0, dtype=tl.float32)
+    b_end = tl.full([C], 1.0, dtype=tl.float32)
     if HAS_DECAY:
         b_log = tl.load(decay_ptr + o_l * H + i_h, m_c, other=0).to(tl.float64)
         b_log = tl.maximum(b_log, MIN_LOG)
@@ -101,33 +105,46 @@ def _prepare_kernel(
         b_score *= b_between
         b_erase *= b_between
         b_start = tl.exp(b_sum.to(tl.float32))
-        b_query *= b_start[:, None]
-        b_early *= b_start[:, None]
-        b_late *= tl.exp((whole - b_sum).to(tl.float32))[:, None]
+        b_end = tl.exp((whole - b_sum).to(tl.float32))
         tl.store(whole_ptr + i_out, tl.exp(whole.to(tl.float32)))
     else:
         tl.store(whole_ptr + i_out, 1.0)
     b_score = tl.where(later | (o_c[:, None] == o_c[None, :]), b_score, 0.0)
     b_erase = tl.where(later, b_erase, 0.0)
-    # (I + A)^-1, row by row
-    b_inverse = tl.where(o_c[:, None] == o_c[None, :], 1.0, 0.0)
-    for i_c in range(1, count):
-        is_row = o_c[:, None] == i_c
-        # [C]
-        b_own = tl.sum(tl.where(is_row, b_erase, 0.0), 0)
-        b_less = tl.sum(b_own[:, None] * b_inverse, 0)
-        b_inverse = tl.where(is_row, b_inverse - b_less[None, :], b_inverse)
-    b_erased = tl.dot(b_inverse, b_early, input_precision=PRECISION)
     m_out = (o_k < K)[None, :]
-    tl.store(read_ptr + o_ck, b_query, m_out)
-    tl.store(late_key_ptr + o_ck, b_late, m_out)
-    tl.store(erased_ptr + o_ck, b_erased, m_out)
+    # what is done with is written at once: registers are what this kernel lacks
+    tl.store(read_ptr + o_ck, b_query * b_start[:, None], m_out)
+    tl.store(late_key_ptr + o_ck, b_key * b_end[:, None], m_out)
     tl.store(score_ptr + i_out * C * C + o_c[:, None] * C + o_c[None, :], b_score)
+    tl.debug_barrier()
+    # (I + A)^-1: blocks on the diagonal row by row, all at once, then twice as large ones of two
+    same_block = o_c[:, None] // FIRST == o_c[None, :] // FIRST
+    b_inside = tl.where(same_block, b_erase, 0.0)
+    b_inverse = tl.where(o_c[:, None] == o_c[None, :], 1.0, 0.0)
+    for i_c in range(1, FIRST):
+        is_row = o_c[:, None] % FIRST == i_c
+        # [C]: of each column the row of its own block
+        b_own = tl.sum(tl.where(is_row, b_inside, 0.0), 0)
+        b_less = tl.sum(b_own[:, None] * b_inverse, 0)
+        b_inverse = tl.where(is_row & same_block, b_inverse - b_less[None, :], b_inverse)
+    for level in tl.static_range(LEVELS):
+        o_block = o_c // (FIRST * 2**level)
+        is_below = (o_block[:, None] == o_block[None, :] + 1) & (o_block[None, :] % 2 == 0)
+        b_below = tl.where(is_below, b_erase, 0.0)
+        b_less = tl.dot(b_inverse, b_below, input_precision=PRECISION)
+        b_inverse -= tl.dot(b_less, b_inverse, input_precision=PRECISION)
+    b_inverse *= b_strength[None, :]
+    # [C, BK]: the keys once more
+    b_early = tl.load(key_ptr + o_key, m_ck, other=0).to(tl.float32)
+    if UNIT:
+        b_early *= (1.0 / tl.sqrt(tl.sum(b_early * b_early, 1) + EPS))[:, None]
+    b_erased = tl.dot(b_inverse, b_early * b_start[:, None], input_precision=PRECISION)
+    tl.store(erased_ptr + o_ck, b_erased, m_out)
     m_v = (o_v < V)[None, :]
     o_value = o_l[:, None] * value_stride + i_h * value_head_stride + o_v[None, :]
     # [C, BV]
     b_value = tl.load(value_ptr + o_value, m_c[:, None] & m_v, other=0).to(tl.float32)
-    b_pseudo = tl.dot(b_inverse, b_value * b_strength[:, None], input_precision=PRECISION)
+    b_pseudo = tl.dot(b_inverse, b_value, input_precision=PRECISION)
     tl.store(pseudo_ptr + i_out * C * V + o_c[:, None] * V + o_v[None, :], b_pseudo, m_v)
 
 
@@ -295,6 +312,46 @@ def scan_in_tiles(
     return _keep_pairs(call, states_SHKV, transitions, minus_ends, found)
 
 
+def run_in_tiles(
+    inputs: ScanInputs,
+    runs: Sequence[tuple[int, int, int]],
+    work_states: torch.Tensor,
+    out_LHV: torch.Tensor,
+) -> None:
+    """Put long live runs through, each from a state that lies in a work buffer and back to it.
+
+    Args:
+        runs: (work row, first row, one behind the last) of each; no two share a work row.
+        work_states: [work rows, H, K, V] fp32.
+    """
+    device = inputs.value.device
+    # a list may be changed and handed over again
+    is_kept = type(runs) is tuple
+    tiles, rows = _kept_tables(_Same(runs), device) if is_kept else _live_tables(runs, device)
+    precision = "ieee" if inputs.value.dtype == torch.float32 else "tf32x3"
+    prepared = _prepare(inputs, tiles, inputs.value.shape[2], precision)
+    # no interior begins or ends here, so of transitions and slabs nothing is read or written
+    _chain(
+        *(prepared, tiles, rows, work_states, work_states, work_states),
+        *(work_states, work_states, out_LHV, precision),
+        has_transitions=False,
+    )
+
+
+def _live_tables(
+    runs: Sequence[tuple[int, int, int]], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    tiles: list[tuple[int, int]] = []
+    rows: list[tuple[int, ...]] = []
+    for work_row, start, stop in runs:
+        first = len(tiles)
+        tiles += [(row, min(_TILE, stop - row)) for row in range(start, stop, _TILE)]
+        last, never = len(tiles), len(tiles) + 1
+        # resumes from its work row and ends there; opens and closes no interior
+        rows.append((first, last, never, never, 0, work_row, 1, 0, 0, 0, 1))
+    return upload(tiles, device), upload(rows, device)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class _Call:
     """What is run, on the device; made once for all layers of a forward."""
@@ -317,13 +374,18 @@ class _Call:
 class _Same:
     """A tuple of runs, equal to itself alone."""
 
-    runs: Sequence[ColdRun]
+    runs: Sequence[Any]
 
     def __hash__(self) -> int:
         return id(self.runs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and other.runs is self.runs
+
+
+@functools.lru_cache(maxsize=16)  # of each launch of a forward
+def _kept_tables(same: _Same, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    return _live_tables(same.runs, device)
 
 
 @functools.lru_cache(maxsize=4)
@@ -399,6 +461,8 @@ def _prepare(
         C=_TILE,
         BLOCK_K=max(16, triton.next_power_of_2(K)),
         BLOCK_V=max(16, triton.next_power_of_2(V)),
+        FIRST=min(_FIRST_BLOCK, _TILE),
+        LEVELS=(_TILE // min(_FIRST_BLOCK, _TILE)).bit_length() - 1,
         PRECISION=precision,
         num_warps=8,
         num_stages=1,
@@ -417,6 +481,8 @@ def _chain(
     found: torch.Tensor,
     out_LHV: torch.Tensor,
     precision: str,
+    *,
+    has_transitions: bool = True,
 ) -> None:
     _, H, K, V = states_SHKV.shape
     assert states_SHKV[0].is_contiguous(), "rows of the state slab are contiguous"
@@ -425,7 +491,8 @@ def _chain(
     assert out_LHV.is_contiguous(), "outputs are contiguous"
     block_v = min(_BLOCK_V, max(16, triton.next_power_of_2(max(K, V))))
     value_blocks = triton.cdiv(V, block_v)
-    _chain_kernel[(len(runs_table), H, value_blocks + triton.cdiv(K, block_v))](
+    transition_blocks = triton.cdiv(K, block_v) if has_transitions else 0
+    _chain_kernel[(len(runs_table), H, value_blocks + transition_blocks)](
         *prepared,
         tiles_table,
         runs_table,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -62,7 +62,10 @@ def segment_scan(
     for run in cold_runs:
         _check_run(run, inputs, transitions, work_states_XHKV, work_transitions)
     run_op = backend.select(
-        "segment_scan", reference.segment_scan, None, device=inputs.value.device
+        "segment_scan",
+        reference.segment_scan,
+        _segment_scan_kernel,
+        device=inputs.value.device,
     )
     return run_op(
         inputs,
@@ -73,6 +76,12 @@ def segment_scan(
         work_transitions,
         out_LHV,
     )
+
+
+def _segment_scan_kernel() -> Callable[..., torch.Tensor]:
+    from hypic_sdk.kernels.segment_scan import kernel
+
+    return kernel.segment_scan
 
 
 def _check_run(

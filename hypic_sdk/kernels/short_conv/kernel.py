@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 
 from hypic_sdk.kernels.items import ColdRun, Item
-from hypic_sdk.kernels.short_conv.plan import NOTHING, plan_conv
-from hypic_sdk.kernels.upload import upload
+from hypic_sdk.kernels.short_conv.table import ConvTable
 
 _BLOCK_C = 512
 
@@ -133,41 +132,24 @@ def _gather_kernel(
     tl.store(kept_ptr + i_row * C + o_c, b_input, o_c < C)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Call:
-    """A plan on its device."""
-
-    places: torch.Tensor  # [L, W] int64; NOTHING in the last column: nobody runs the row
-    kept: torch.Tensor  # [tails, then work tails] * (W-1) int64 places
-    tail_slots: torch.Tensor  # int64
-    work_slots: torch.Tensor
-
-    @classmethod
-    def of(
-        cls,
-        items: Sequence[Item],
-        cold_runs: Sequence[ColdRun],
-        sizes: tuple[int, int, int],
-        device: torch.device,
-    ) -> _Call:
-        num_rows, width, num_slots = sizes
-        plan = plan_conv(items, cold_runs, width, num_slots)
-        places = torch.arange(num_rows)[:, None] + torch.arange(1 - width, 1)
-        nobody = torch.ones(num_rows, dtype=torch.bool)
-        for start, stop in plan.spans:
-            nobody[start:stop] = False
-        if plan.patches:
-            rows, taps, values = torch.tensor(plan.patches).T
-            places[rows, taps] = values
-        places[nobody] = NOTHING
-        kept = [place for places in plan.tails.values() for place in places]
-        kept += [place for places in plan.work_tails.values() for place in places]
-        return cls(
-            upload(places, device),
-            upload(kept, device),
-            upload(list(plan.tails), device),
-            upload(list(plan.work_tails), device),
-        )
+@triton.jit
+def _put_kernel(
+    kept_ptr,  # [rows, C]
+    slots_ptr,  # [rows / (W-1)]; without a slot: not kept
+    tails_ptr,
+    tails_stride,
+    C,
+    W: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    i_row = tl.program_id(0).to(tl.int64)
+    o_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    TAIL: tl.constexpr = W - 1
+    slot = tl.load(slots_ptr + i_row // TAIL)
+    # all channels, or none of them
+    m_c = o_c < tl.where(slot >= 0, C, 0)
+    b_kept = tl.load(kept_ptr + i_row * C + o_c, m_c, other=0.0)
+    tl.store(tails_ptr + slot * tails_stride + (i_row % TAIL) * C + o_c, b_kept, m_c)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -189,9 +171,9 @@ class _Same:
 
 
 @functools.lru_cache(maxsize=4)
-def _kept_call(same: _Same, sizes: tuple[int, int, int], device: torch.device) -> _Call:
-    """All layers of a forward hand over the same tuples: one call serves them."""
-    return _Call.of(same.items, same.cold_runs, sizes, device)
+def _kept_table(same: _Same, sizes: tuple[int, int, int], device: torch.device) -> ConvTable:
+    """All layers of a forward hand over the same tuples: one table serves them."""
+    return ConvTable.of(same.items, same.cold_runs, sizes, device)
 
 
 def short_conv(
@@ -199,7 +181,7 @@ def short_conv(
     weight_CW: torch.Tensor,
     bias_C: torch.Tensor | None,
     activation: str | None,
-    items: Sequence[Item],
+    items: Sequence[Item] | ConvTable,
     cold_runs: Sequence[ColdRun],
     tails_SWC: torch.Tensor,
     work_tails_XWC: torch.Tensor | None,
@@ -208,12 +190,7 @@ def short_conv(
     """As the reference."""
     (num_rows, C), width = inputs_LC.shape, weight_CW.shape[1]
     works_XWC = tails_SWC if work_tails_XWC is None else work_tails_XWC
-    sizes = num_rows, width, tails_SWC.shape[0]
-    call = (
-        _kept_call(_Same(items, cold_runs), sizes, inputs_LC.device)
-        if type(items) is tuple and type(cold_runs) is tuple
-        else _Call.of(items, cold_runs, sizes, inputs_LC.device)
-    )
+    table = _table_of(items, cold_runs, (num_rows, width, tails_SWC.shape[0]), inputs_LC.device)
     inputs_LC = inputs_LC if inputs_LC.stride(1) == 1 else inputs_LC.contiguous()
     assert tails_SWC.stride(2) == 1, "a slab's last axis is contiguous"
     assert width == 1 or (tails_SWC[0].is_contiguous() and works_XWC[0].is_contiguous()), (
@@ -230,7 +207,7 @@ def short_conv(
             inputs_LC if bias_C is None else bias_C,
             tails_SWC,
             works_XWC,
-            call.places,
+            table.places,
             out_LC,
             *strides,
             num_tail_rows,
@@ -241,14 +218,14 @@ def short_conv(
             BLOCK_C=block_c,
             COMPUTE=tl.float64 if inputs_LC.dtype == torch.float64 else tl.float32,
         )
-    if width == 1 or not len(call.kept):
+    if width == 1 or not len(table.kept):
         return
-    kept = inputs_LC.new_empty((len(call.kept), C), dtype=tails_SWC.dtype)
-    _gather_kernel[(len(call.kept), blocks)](
+    kept = inputs_LC.new_empty((len(table.kept), C), dtype=tails_SWC.dtype)
+    _gather_kernel[(len(table.kept), blocks)](
         inputs_LC,
         tails_SWC,
         works_XWC,
-        call.kept,
+        table.kept,
         kept,
         *strides,
         num_tail_rows,
@@ -256,8 +233,29 @@ def short_conv(
         W=width,
         BLOCK_C=block_c,
     )
-    kept_NWC = kept.view(-1, width - 1, C)
-    num_tails = len(call.tail_slots)
-    tails_SWC.index_copy_(0, call.tail_slots, kept_NWC[:num_tails])
-    if len(call.work_slots):
-        works_XWC.index_copy_(0, call.work_slots, kept_NWC[num_tails:])
+    num_tails = len(table.tail_slots) * (width - 1)
+    _put(kept[:num_tails], table.tail_slots, tails_SWC, block_c)
+    _put(kept[num_tails:], table.work_slots, works_XWC, block_c)
+
+
+def _table_of(
+    items: Sequence[Item] | ConvTable,
+    cold_runs: Sequence[ColdRun],
+    sizes: tuple[int, int, int],
+    device: torch.device,
+) -> ConvTable:
+    if isinstance(items, ConvTable):
+        assert not cold_runs, "a table says what cold runs do as well"
+        return items
+    if type(items) is tuple and type(cold_runs) is tuple:
+        return _kept_table(_Same(items, cold_runs), sizes, device)
+    return ConvTable.of(items, cold_runs, sizes, device)
+
+
+def _put(kept: torch.Tensor, slots: torch.Tensor, tails_SWC: torch.Tensor, block_c: int) -> None:
+    """Rows that were gathered from all over the slab, to their own slots."""
+    (num_rows, C), width = kept.shape, tails_SWC.shape[1] + 1
+    if num_rows:
+        _put_kernel[(num_rows, triton.cdiv(C, block_c))](
+            kept, slots, tails_SWC, tails_SWC.stride(0), C, W=width, BLOCK_C=block_c
+        )

@@ -9,6 +9,7 @@ import torch
 from hypic_sdk.kernels import backend
 from hypic_sdk.kernels.items import NO_SLOT, ColdRun, Item, ItemKind
 from hypic_sdk.kernels.short_conv import reference
+from hypic_sdk.kernels.short_conv.table import ConvTable
 
 
 def short_conv(
@@ -17,7 +18,7 @@ def short_conv(
     bias_C: torch.Tensor | None,
     *,
     activation: str | None,
-    items: Sequence[Item],
+    items: Sequence[Item] | ConvTable,
     cold_runs: Sequence[ColdRun],
     tails_SWC: torch.Tensor,
     work_tails_XWC: torch.Tensor | None = None,
@@ -34,6 +35,8 @@ def short_conv(
         inputs_LC: [L, C] any float dtype.
         weight_CW: the last column multiplies the token itself.
         activation: "silu" or none.
+        items: or, where the kernel runs, the tables that it makes of them, for rows of the inputs'
+            number; there are no cold runs then, and nothing is checked.
         tails_SWC: [S, W-1, C], one layer's view of the tail slab; work_tails_XWC likewise.
     Returns:
         [L, C] in the inputs' dtype, a new tensor; zeros in rows that nobody runs.
@@ -45,11 +48,11 @@ def short_conv(
     if activation not in (None, "silu"):
         raise ValueError(f"activation is silu or none, got {activation!r}")
     _check_shapes(inputs_LC, weight_CW, tails_SWC, work_tails_XWC)
-    _check_plan(items, cold_runs, has_work_tails=work_tails_XWC is not None)
+    if not isinstance(items, ConvTable):
+        _check_plan(items, cold_runs, has_work_tails=work_tails_XWC is not None)
     out_LC = torch.zeros_like(inputs_LC, memory_format=torch.contiguous_format)
-    run_op = backend.select(
-        "short_conv", reference.short_conv, _short_conv_kernel, device=inputs_LC.device
-    )
+    definition: Callable[..., None] = reference.short_conv
+    run_op = backend.select("short_conv", definition, _short_conv_kernel, device=inputs_LC.device)
     run_op(
         inputs_LC,
         weight_CW,

@@ -21,7 +21,8 @@ async def live(request: web.Request) -> web.Response:
 async def ready(request: web.Request) -> web.Response:
     """`GET /health/ready`: 503 while the engine starts and while the server stops.
 
-    Of several workers each is told; one that takes requests makes the server ready.
+    Of several workers each is told; one that takes requests makes the server ready.  `shadow` is
+    what live checks found, as of the last look; reuse that is switched off leaves it ready.
     """
     site = site_of(request)
     if site.drain.has_begun:
@@ -32,6 +33,8 @@ async def ready(request: web.Request) -> web.Response:
     if isinstance(site.worker, SeveralWorkers):
         facts = site.worker.worker_facts()
         body["workers"] = {place: one.state for place, one in facts.items()}
+    if site.shadow is not None:
+        body["shadow"] = site.shadow.model_dump()
     if state == "ready":
         return web.json_response(body)
     headers = {"Retry-After": str(site.settings.retry_after_s)}

@@ -27,7 +27,12 @@ from hypic_sdk.wire.generate import GenerateReply, GenerateRequest
 from hypic_sdk.wire.limits import MAX_PAGE
 from hypic_sdk.wire.models import ModelList, ModelObject, TokenizeReply
 from hypic_sdk.wire.recent import CacheHistory, RecentRequestList
-from hypic_sdk.wire.replies import CancelledRequest, ChatCompletion, Completion
+from hypic_sdk.wire.replies import (
+    CancelledRequest,
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+)
 from hypic_sdk.wire.segments import (
     DeletedSegment,
     DeletedSegments,
@@ -61,7 +66,7 @@ class QueryField:
 class Route:
     """One endpoint; `body` and `reply` are its models where it has one of its own.
 
-    `streams`: it may answer with server-sent events.
+    `event`: what each says where it may answer with server-sent events.
     """
 
     method: str
@@ -71,7 +76,7 @@ class Route:
     reply: Model | None = None
     status: int = 200
     partly_status: int | None = None  # of the same reply, where a part of the call failed
-    streams: bool = False
+    event: Model | None = None
     query: tuple[QueryField, ...] = ()
 
 
@@ -86,7 +91,12 @@ _RECENT_QUERY = (QueryField("limit", "how many, usually 20; the server keeps so 
 
 ROUTES: tuple[Route, ...] = (
     Route(
-        "POST", "/v1/chat/completions", generation.chat, ChatRequest, ChatCompletion, streams=True
+        "POST",
+        "/v1/chat/completions",
+        generation.chat,
+        ChatRequest,
+        ChatCompletion,
+        event=ChatCompletionChunk,
     ),
     Route(
         "POST",
@@ -94,9 +104,16 @@ ROUTES: tuple[Route, ...] = (
         generation.completions,
         CompletionRequest,
         Completion,
-        streams=True,
+        event=Completion,
     ),
-    Route("POST", "/generate", generation.generate, GenerateRequest, GenerateReply, streams=True),
+    Route(
+        "POST",
+        "/generate",
+        generation.generate,
+        GenerateRequest,
+        GenerateReply,
+        event=GenerateReply,
+    ),
     Route("DELETE", "/v1/requests/{id}", generation.cancel, None, CancelledRequest),
     Route(
         "GET", "/v1/requests/recent", recent.requests, None, RecentRequestList, query=_RECENT_QUERY
@@ -108,7 +125,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/segments/warm", warm.create, WarmCreate, WarmJobObject, 202),
     Route("GET", "/v1/segments/warm", warm.list_, None, WarmJobList),
     Route("GET", "/v1/segments/warm/{id}", warm.retrieve, None, WarmJobObject),
-    Route("GET", "/v1/segments/warm/{id}/events", warm.events, streams=True),
+    Route("GET", "/v1/segments/warm/{id}/events", warm.events, event=WarmJobObject),
     Route("POST", "/v1/segments/warm/{id}/cancel", warm.cancel, None, WarmJobObject),
     Route("POST", "/v1/segments/lookup", segments.lookup, SegmentIds, SegmentStates),
     Route("POST", "/v1/segments/delete", segments.delete_many, SegmentSelection, DeletedSegments),

@@ -15,7 +15,7 @@ import torch
 from hypic_sdk.engine import fetching
 from hypic_sdk.errors import TransferFailed
 from hypic_sdk.links import courier, link_ends
-from hypic_sdk.links.pair_link import PairLink
+from hypic_sdk.links.tcp_link import TcpLink
 from hypic_sdk.prompt.segment import SegmentedPrompt
 from hypic_sdk.transport.messages import WarmRequest
 from hypic_sdk.transport.peer_channel import PeerChannel
@@ -43,11 +43,11 @@ class Trouble:
         self.faults: Counter[str] = Counter()
         self.num_asked = 0
         self.lock = threading.Lock()
-        self.send_bytes, self.send_word = PairLink.send, PeerChannel.send
+        self.send_bytes, self.send_word = TcpLink.send, PeerChannel.send
         trouble = self
 
         def send_bytes(
-            link: PairLink, payload: torch.Tensor, *, timeout_s: float, number: int
+            link: TcpLink, payload: torch.Tensor, *, timeout_s: float, number: int
         ) -> None:
             trouble.bytes_go(link, payload, timeout_s, number)
 
@@ -55,7 +55,7 @@ class Trouble:
             if not trouble.strikes(0.1 * trouble.share, ("deaf",)):
                 trouble.send_word(channel, worker, message)
 
-        patch.setattr(PairLink, "send", send_bytes)
+        patch.setattr(TcpLink, "send", send_bytes)
         patch.setattr(PeerChannel, "send", send_word)
 
     def strikes(self, share: float, kinds: tuple[str, ...]) -> str | None:
@@ -66,9 +66,7 @@ class Trouble:
             self.faults[kind] += 1
             return kind
 
-    def bytes_go(
-        self, link: PairLink, payload: torch.Tensor, timeout_s: float, number: int
-    ) -> None:
+    def bytes_go(self, link: TcpLink, payload: torch.Tensor, timeout_s: float, number: int) -> None:
         kind = self.strikes(self.share, ("swallow", "cut", "change", "late"))
         if kind == "swallow":
             return

@@ -15,6 +15,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.indexing import InMemoryRecordManager, index
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.load import dumpd, dumps, load
 from langchain_core.messages import ToolMessage
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -189,6 +190,14 @@ class TestPlaceholder:
         with pytest.raises(KeyError):
             self.PROMPT.invoke({"question": "Where?"})
 
+    @pytest.mark.parametrize("html", [False, True])
+    def test_it_is_shown_with_the_prompt(self, html):
+        shown = self.PROMPT.pretty_repr(html=html)
+        for told in ("Segments Placeholder", "context", "question"):
+            assert told in shown
+        alone = ChatPromptTemplate.from_messages([SegmentsPlaceholder("papers")])
+        assert "{papers}" in alone.pretty_repr()
+
 
 class TestHandler:
     def test_what_a_retriever_and_a_tool_find_is_known(self, chat):
@@ -197,13 +206,18 @@ class TestHandler:
 
         store = Shelf(DeterministicFakeEmbedding(size=8))
         store.add_documents([Document(ADA)])
-        handler = HypicCallbackHandler(chat.registry)
+        handler = HypicCallbackHandler(chat)
         store.as_retriever().invoke("Who?", {"callbacks": [handler]})
         assert ADA in chat.registry
         result = ToolMessage("found", tool_call_id="1", artifact=[Document(TOMAS), "else"])
         handler.on_tool_end(result, run_id=None)
         handler.on_tool_end("text", run_id=None)
         assert TOMAS in chat.registry
+
+    def test_what_has_no_registry_is_refused_at_once(self):
+        # core would log it at each call, and the documents would never be known
+        with pytest.raises(TypeError, match="FakeListChatModel"):
+            HypicCallbackHandler(FakeListChatModel(responses=["said"]))
 
 
 class TestLLM:
@@ -230,9 +244,11 @@ class TestLLM:
         assert one.generation_info["hypic"]["segments"] == []
 
 
-def test_tokens_are_counted_by_the_server(chat):
-    assert chat.get_token_ids("a town") == list(chat.client.tokenize(prompt="a town").tokens)
-    assert (chat.get_num_tokens("a town"), chat.get_token_ids("")) == (2, [])
+@pytest.mark.parametrize("made", [ChatHypic, HypicLLM])
+def test_tokens_are_counted_by_the_server(client, made):
+    model = made(client=client)
+    assert model.get_token_ids("a town") == list(client.tokenize(prompt="a town").tokens)
+    assert (model.get_num_tokens("a town"), model.get_token_ids("")) == (2, [])
 
 
 @pytest.mark.parametrize("made", [ChatHypic, HypicLLM])

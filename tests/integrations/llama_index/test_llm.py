@@ -243,14 +243,22 @@ class TestMessages:
             sent(ChatMessage("Where?", additional_kwargs={"hypic": {"spans": spans}}))
 
     @pytest.mark.parametrize(
+        "span", [{"end": 5}, {"start": 0}, {"start": "0", "end": 5}, "0:5", [0, 5], None], ids=str
+    )
+    def test_what_is_no_span(self, span: object):
+        with pytest.raises(RequestError, match="a span is"):
+            sent(ChatMessage("Where?", additional_kwargs={"hypic": {"spans": [span]}}))
+
+    @pytest.mark.parametrize(
         ("block", "said"),
         [
             (ImageBlock(url="http://127.0.0.1:9/y.png"), "image"),
             (AudioBlock(url="http://127.0.0.1:9/y.mp3"), "audio"),
             (DocumentBlock(url="http://127.0.0.1:9/y.txt"), "not fetched"),
             (DocumentBlock(data=b"\xff\xfe\x00", document_mimetype="application/pdf"), "pdf"),
+            (DocumentBlock(data=b"%PDF-1.4 ASCII", document_mimetype="application/pdf"), "pdf"),
         ],
-        ids=["image", "audio", "address", "no text"],
+        ids=["image", "audio", "address", "no text", "all ASCII and no text"],
     )
     def test_what_has_no_place_is_refused_by_name(self, block, said):
         with pytest.raises(RequestError, match=said):

@@ -1,0 +1,23 @@
+"""`hypic bench pairs`: how small a segment's pair may be stored, and what that costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hypic_sdk.cli.options import ModelOption
+
+
+def bench_pairs(
+    model: ModelOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write pairs.json into this folder.")
+    ] = None,
+) -> None:
+    """How small a segment's pair may be stored, and what that costs in the composed state."""
+    from hypic_sdk.bench.pairs import run_pairs_bench
+
+    run_pairs_bench(Console(), model=model, folder=out)

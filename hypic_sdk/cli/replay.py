@@ -1,0 +1,64 @@
+"""`hypic bench replay`: the rate of a made-up RAG trace that a real server bears, arm by arm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+Folder = Annotated[Path | None, typer.Option("--model", help="A checkpoint folder.")]
+Shapes = Annotated[str | None, typer.Option(help="Random weights of this shape instead.")]
+Url = Annotated[str | None, typer.Option(help="A server that runs already, the only arm then.")]
+Modes = Annotated[list[str] | None, typer.Option("--mode", help="An arm; may be given again.")]
+Spread = Annotated[float, typer.Option(help="Standard deviation of the log of a length.", min=0.0)]
+Burst = Annotated[int, typer.Option(help="Requests of a burst, on average.", min=1)]
+Limit = Annotated[float, typer.Option(help="Of the median time to the first token.")]
+Seconds = Annotated[float, typer.Option(help="Of one replay.", min=1.0)]
+Rate = Annotated[float, typer.Option(help="The first that is tried, requests a second.", min=0.001)]
+Out = Annotated[Path | None, typer.Option(help="Write replay.json into this folder.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda")]
+Budget = Annotated[float, typer.Option("--budget-gib", help="Of the pools.", min=0.001)]
+Count = Annotated[int, typer.Option(min=1)]
+Tokens = Annotated[int, typer.Option(help="Of a document.", min=16)]
+
+
+def bench_replay(
+    model: Folder = None,
+    shapes: Shapes = None,
+    url: Url = None,
+    modes: Modes = None,
+    documents: Count = 2000,
+    median_tokens: Tokens = 840,
+    spread: Spread = 0.6,
+    per_request: Count = 12,
+    zipf: Annotated[float, typer.Option(min=0.0)] = 1.0,
+    burst: Burst = 4,
+    max_tokens: Count = 64,
+    limit_s: Limit = 1.0,
+    seconds: Seconds = 20.0,
+    rate: Rate = 0.5,
+    callers: Count = 32,
+    budget_gib: Budget = 1.0,
+    device: Device = "auto",
+    seed: int = 0,
+    out: Out = None,
+) -> None:
+    """The rate of a made-up RAG trace that a real server bears, arm by arm."""
+    from hypic_sdk.bench.cluster_trace import TraceShape
+    from hypic_sdk.bench.replay import DEFAULT_ARMS, ReplayPlan, run_replay_bench, served
+
+    trace = TraceShape(
+        num_documents=documents, zipf=zipf, per_request=per_request, median_tokens=median_tokens,
+        spread=spread, burst=burst, seed=seed,
+    )  # fmt: skip
+    results = run_replay_bench(
+        Console(),
+        plan=ReplayPlan(trace, max_tokens, limit_s, seconds, rate, callers),
+        modes=modes or DEFAULT_ARMS,
+        server=served(model, shapes, device, round(budget_gib * 2**30), median_tokens),
+        url=url,
+        folder=out,
+    )
+    raise typer.Exit(0 if all(one.best is not None for one in results) else 1)

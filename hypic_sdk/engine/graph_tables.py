@@ -1,0 +1,276 @@
+"""Fixed buffers of a forward that is captured once and run again with other numbers in them.
+
+Everything that a forward without cold rows reads besides weights and slabs is an int64 number:
+ids, positions, slots, and the tables of the kernels.  They lie in one buffer, which one copy fills;
+grids follow from the sizes of a `Bucket`, and what is left over is nobody's and does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from hypic_sdk.engine.run_table import LiveTables, RunTable, TableBuilder
+from hypic_sdk.kernels.items import NO_SLOT, ItemKind
+from hypic_sdk.kernels.live_attention.plan import AttentionPlan
+from hypic_sdk.kernels.live_attention.table import (
+    NO_MERGE,
+    NO_TASK,
+    AttentionLaunch,
+    AttentionTable,
+    block_sizes,
+    plan_blocks,
+)
+from hypic_sdk.kernels.live_scan.plan import FIELDS, LONGEST_WALK, plan_walk
+from hypic_sdk.kernels.live_scan.walk import Walk
+from hypic_sdk.kernels.rotation import RotarySpec
+from hypic_sdk.kernels.short_conv.plan import NOTHING, plan_conv
+from hypic_sdk.kernels.short_conv.table import ConvTable, places_of
+from hypic_sdk.models.base import ModelSpec
+
+# at most a fifth of a bucket's rows are run for nothing, or less than one tile of 16
+ROWS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896)
+# tasks of attention: for each sequence, of few rows a task; for the whole forward, of many
+_SMALL_TASKS = (8, 64)
+_LARGE_TASKS = (0, 256, 1024, 2048)
+_MOST_TASKS = 4096
+_SEQUENCE_MULTIPLE = 16
+_GAPS = 256  # of models that turn a gap's state
+_ITEMS = 512  # of all sequences, besides LOAD, RUN and SAVE of each
+_SNAPSHOTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """What of a model and its slabs the tables depend on."""
+
+    conv_width: int
+    num_slots: int  # rows of the slab of conv tails
+    group: int  # query heads of a key head; 0 without attention
+    is_wide: bool  # activations are fp32
+    gap_rotation: RotarySpec | None
+
+    @classmethod
+    def of(
+        cls, spec: ModelSpec, dtype: torch.dtype, num_slots: int, *, rotates: bool
+    ) -> GraphShape:
+        """
+        Args:
+            rotates: whether a gap's state is turned to where it stands.
+        """
+        attention = spec.attention if spec.num_attention else None
+        return cls(
+            conv_width=spec.linear.conv_width,
+            num_slots=num_slots,
+            group=0 if attention is None else attention.num_query_heads // attention.num_kv_heads,
+            is_wide=dtype == torch.float32,
+            gap_rotation=spec.linear.key_rotation if rotates else None,
+        )
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Query heads a task of attention, small ones first."""
+        return block_sizes(self.group, is_wide=self.is_wide) if self.group else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Sizes of a captured forward; every batch that fits runs on it."""
+
+    rows: int  # L
+    sequences: int  # at most, and rows with logits
+    tasks: tuple[int, ...]  # of attention, by size of block
+
+
+@dataclass(frozen=True, slots=True)
+class HostTables:
+    """Numbers of one batch, flat int64 vectors on the host by name, and the bucket they fit."""
+
+    bucket: Bucket
+    pieces: dict[str, torch.Tensor]
+
+
+def why_eager(builder: TableBuilder) -> str | None:
+    """Why a batch runs without a graph, as far as a look at its rows and items tells."""
+    if not builder.is_live_only:
+        return "cold rows"
+    if builder.num_rows > ROWS[-1]:
+        return "many rows"
+    runs = (item for item in builder.items if item.kind == ItemKind.RUN)
+    if any(item.stop - item.start > LONGEST_WALK for item in runs):
+        return "a long run"
+    return None
+
+
+def plan_tables(builder: TableBuilder, shape: GraphShape, origin: torch.Tensor) -> HostTables | str:
+    """The tables of a batch, or why there is no bucket for it.
+
+    Args:
+        origin: [any] int64 on the device, from which slots are counted; always the same one.
+    """
+    walk = plan_walk(builder.items, LONGEST_WALK)
+    if len(walk.launches) != 1 or walk.launches[0].long_runs:
+        return "sequences that wait for each other"
+    attention = (
+        plan_blocks(builder.attention_runs, shape.group, is_wide=shape.is_wide, origin=origin)
+        if shape.group
+        else {}
+    )
+    bucket = _bucket(builder.num_rows, walk.num_sequences, list(attention.values()))
+    conv = plan_conv(builder.items, (), shape.conv_width, shape.num_slots)
+    kept = [place for places in conv.tails.values() for place in places]
+    (launch,) = walk.launches
+    launched = [(s, *b) for s, b in zip(launch.sequences, launch.bounds, strict=True)]
+    if bucket is None:
+        return "a long context"
+    pieces = {
+        **builder.host_rows(),
+        "row_count": torch.tensor([builder.num_rows]),
+        "places": places_of(conv, builder.num_rows, shape.conv_width).flatten(),
+        "kept": _flat(kept),
+        "tail_slots": _flat(list(conv.tails)),
+        "launched": _flat(launched),
+        "walk": _flat(walk.table),
+        "gap_starts": _flat(walk.gap_starts if shape.gap_rotation is not None else ()),
+    }
+    for size, plan in attention.items():
+        pieces[f"tasks {size}"] = _flat(plan.tasks)
+        pieces[f"merges {size}"] = _flat(plan.merges)
+    sizes = _sizes(bucket, shape)
+    if any(len(piece) > sizes[name].length for name, piece in pieces.items()):
+        return "many items"
+    return HostTables(bucket, pieces)
+
+
+def _bucket(num_rows: int, num_sequences: int, attention: list[AttentionPlan]) -> Bucket | None:
+    rows = next(size for size in ROWS if size >= num_rows)
+    sequences = num_sequences + -num_sequences % _SEQUENCE_MULTIPLE
+    small = [sequences * n for n in _SMALL_TASKS]
+    # with one size of block its tasks are all there are
+    classes = [small, list(_LARGE_TASKS)] if len(attention) > 1 else [[*small, *_LARGE_TASKS[1:]]]
+    tasks = []
+    for plan, wanted in zip(attention, classes[: len(attention)], strict=True):
+        fitting = [size for size in sorted(wanted) if len(plan.tasks) <= size <= _MOST_TASKS]
+        if not fitting:
+            return None
+        tasks.append(fitting[0])
+    return Bucket(rows, sequences, tuple(tasks))
+
+
+def _flat(numbers: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64).flatten()
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One table of a buffer: `count` rows, each `blank` where nothing else is written."""
+
+    count: int
+    blank: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        return self.count * len(self.blank)
+
+    def view(self, numbers: torch.Tensor) -> torch.Tensor:
+        """[count] or [count, fields]."""
+        return numbers if len(self.blank) == 1 else numbers.view(self.count, len(self.blank))
+
+
+def _sizes(bucket: Bucket, shape: GraphShape) -> dict[str, _Field]:
+    rows, sequences, width = bucket.rows, bucket.sequences, shape.conv_width
+    tails = 2 * sequences + _SNAPSHOTS
+    fields = {
+        "ids": _Field(rows, (0,)),
+        "positions": _Field(rows, (0,)),
+        "kv_slots": _Field(rows, (NO_SLOT,)),
+        "logits_rows": _Field(sequences, (0,)),
+        "row_count": _Field(1, (0,)),
+        "places": _Field(rows, (NOTHING,) * width),
+        "kept": _Field(tails * (width - 1), (NOTHING,)),
+        "tail_slots": _Field(tails, (NO_SLOT,)),
+        "launched": _Field(sequences, (0, 0, 0)),
+        "walk": _Field(3 * sequences + _ITEMS, (0,) * FIELDS),
+        "gap_starts": _Field(0 if shape.gap_rotation is None else _GAPS, (0,)),
+    }
+    for size, tasks in zip(shape.block_sizes, bucket.tasks, strict=True):
+        fields[f"tasks {size}"] = _Field(tasks, NO_TASK)
+        fields[f"merges {size}"] = _Field(rows if tasks else 0, NO_MERGE)
+    return fields
+
+
+@final
+class FixedTables:
+    """The buffer of one bucket, and the tables as views of it; none of them ever moves."""
+
+    def __init__(self, bucket: Bucket, shape: GraphShape, origin: torch.Tensor) -> None:
+        """
+        Args:
+            origin: that of `plan_tables`.
+        """
+        self._shape = shape
+        self._origin = origin
+        self._fields = _sizes(bucket, shape)
+        self._starts: dict[str, int] = {}
+        start = 0
+        for name, field in self._fields.items():
+            self._starts[name] = start
+            # multiples of 16 bytes: a kernel is compiled anew for addresses that are not
+            start += field.length + field.length % 2
+        self._blank = torch.zeros(start, dtype=torch.int64)
+        for name, field in self._fields.items():
+            own = self._blank[self._starts[name] :][: field.length]
+            own.copy_(torch.tensor(field.blank).repeat(field.count))
+        self.buffer = self._blank.to(origin.device, copy=True)
+        self._views = {
+            name: field.view(self.buffer[self._starts[name] :][: field.length])
+            for name, field in self._fields.items()
+        }
+
+    def fill(self, pieces: dict[str, torch.Tensor]) -> None:
+        """Write the numbers of a batch, one copy; none: a forward of nothing."""
+        host = self._blank.clone()
+        for name, piece in pieces.items():
+            host[self._starts[name] :][: len(piece)] = piece
+        if self.buffer.is_cuda:
+            host = host.pin_memory()  # kept by torch until the copy is done
+        self.buffer.copy_(host, non_blocking=True)
+
+    def run_table(self) -> RunTable:
+        """A forward over whatever stands in the buffer; nothing of it is read here."""
+        views = self._views
+        conv = ConvTable(
+            views["places"], views["kept"], views["tail_slots"], self.buffer.new_empty(0)
+        )
+        walk = Walk.in_one_launch(
+            views["walk"], views["launched"], views["gap_starts"], self._shape.gap_rotation
+        )
+        return RunTable(
+            ids=views["ids"],
+            positions=views["positions"],
+            num_rows=len(views["ids"]),
+            row_count=views["row_count"],
+            items=(),
+            cold_runs=(),
+            attention_runs=(),
+            whole_runs=(),
+            cold_attention=(),
+            kv_slots=views["kv_slots"],
+            entry_slots=None,
+            placement=None,
+            logits_rows=views["logits_rows"],
+            live=LiveTables(conv, walk, self._attention()),
+        )
+
+    def _attention(self) -> AttentionTable:
+        launches = [
+            AttentionLaunch(
+                size, self._views[f"tasks {size}"], self._views[f"merges {size}"], count
+            )
+            for size in self._shape.block_sizes
+            if (count := len(self._views[f"tasks {size}"]))
+        ]
+        return AttentionTable(self._origin, tuple(launches))

@@ -1,0 +1,1 @@
+"""What a feed-forward block does between its products."""

@@ -1,0 +1,110 @@
+"""Forwards over fixed buffers: run again with other numbers in them they equal the eager ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from hypic_sdk.bench.serving_model import SHAPES
+from hypic_sdk.engine import graph_tables
+from hypic_sdk.engine.engine import Engine
+from hypic_sdk.kernels.experts import op as experts_op
+from hypic_sdk.models.qwen3_5 import Model
+from hypic_sdk.models.qwen_config import Config
+from hypic_sdk.models.tiny_hybrid import build_tiny
+from tests.closeness import assert_close
+from tests.engine.harness import ALL_FAMILIES, engine_of
+from tests.engine.prompts import VOCAB
+from tests.engine.replayed import answers, kernels_in_interpreter, prompts, with_graphs
+
+WAITS = "sequences that wait for each other"
+
+
+@pytest.fixture(autouse=True)
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    with kernels_in_interpreter() as patch:
+        yield patch
+
+
+def engine(family: str, **fields: object) -> Engine:
+    fields = {"dtype": torch.float32, "transition_dtype": "float16", "step_tokens": 128, **fields}
+    return engine_of(family, **fields)
+
+
+def test_few_rows_of_a_bucket_are_run_for_nothing():
+    for num_rows in range(1, graph_tables.ROWS[-1] + 1):
+        size = min(rows for rows in graph_tables.ROWS if rows >= num_rows)
+        assert size % 16 == 0
+        assert size - num_rows < 16 or size - num_rows <= 0.2 * size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_replays_equal_eager_forwards_bit_for_bit(family):
+    """Decode rows, runs and gaps of three requests together; then of others."""
+    batches = [prompts(20), prompts(30)[1:]]
+    replaying = engine(family)
+    counts = with_graphs(replaying)
+    got, want = answers(replaying, batches), answers(engine(family), batches)
+    for mine, right in zip(got, want, strict=True):
+        assert torch.equal(mine, right)
+    assert counts.num_replayed > counts.num_captured >= 2
+    assert set(counts.eager) <= {"cold rows", WAITS}
+
+
+@pytest.mark.slow
+def test_a_mixture_of_experts_replays(patch):
+    """A model of Qwen3.5's kind; its products on a CPU are the library's, whose bits may differ."""
+    torch.manual_seed(0)
+    model = Model(Config.from_hf(SHAPES["tiny"]), torch.float32)
+    for name, parameter in model.named_parameters():
+        parameter.copy_(torch.rand_like(parameter) if "A_log" in name else _drawn(parameter))
+    patch.setattr(experts_op, "suits_grouped", lambda *tensors: True)
+    patch.setattr("tests.engine.harness.VOCAB", 500)
+    batches, found = [prompts(20)[1:], prompts(30)[1:]], []
+    for has_graphs in (True, False):
+        made = engine("gated_delta_rule", model=model)
+        counts = with_graphs(made) if has_graphs else None
+        found.append(answers(made, batches))
+        assert counts is None or counts.num_replayed > counts.num_captured >= 2
+    for mine, right in zip(*found, strict=True):
+        assert_close("logprobs", mine, right, rel_rms=1e-5)
+
+
+def _drawn(parameter: torch.Tensor) -> torch.Tensor:
+    return torch.randn_like(parameter) / max(1, parameter.shape[-1]) ** 0.5
+
+
+@pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # of the interpreter's numpy
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("gated_delta_rule", torch.float16), ("lightning", torch.float32)],
+    ids=str,
+)
+def test_what_stands_in_padding_changes_nothing(family, dtype, patch):
+    """Padding rows are a token whose embedding is not a number, at some position.
+
+    In 16 bits attention has two sizes of block, one of which a step of decode rows has no task of.
+    """
+    sizes = graph_tables._sizes
+
+    def poisoned(bucket, shape):
+        fields = sizes(bucket, shape)
+        fields["ids"] = graph_tables._Field(bucket.rows, (VOCAB - 1,))
+        fields["positions"] = graph_tables._Field(bucket.rows, (77,))
+        return fields
+
+    model = build_tiny(family, seed=1, layers="LAL", dtype=dtype)
+    batches = [prompts(20)[2:], prompts(40)[2:]]
+    want = answers(engine(family, model=model), batches, 3)
+    model.embedding.weight[VOCAB - 1] = torch.nan
+    patch.setattr(graph_tables, "_sizes", poisoned)
+    replaying = engine(family, model=model)
+    counts = with_graphs(replaying)
+    got = answers(replaying, batches, 3)
+    assert not counts.eager
+    for mine, right in zip(got, want, strict=True):
+        assert torch.equal(mine, right)
+    assert counts.num_replayed >= 4
