@@ -8,7 +8,8 @@ export PYTHON TORCH TORCH_INDEX
 
 # pytest-xdist: as many workers as cores, each with one thread; more would only wait for each other
 WORKERS ?= auto
-ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# large tensors go back to the system at once, where glibc would keep several GB a worker
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1048576
 # more words for the command: make test ARGS='tests/store -x'
 ARGS ?=
 
