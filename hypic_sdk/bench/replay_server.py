@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 
 import msgspec
@@ -20,16 +20,12 @@ import msgspec
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.demo import reader_path
 from hypic_sdk.errors import WorkerError
-from hypic_sdk.server.app import create_app
 from hypic_sdk.server.launch import LaunchSettings, serve
-from hypic_sdk.server.services import ServiceFactory
-from hypic_sdk.server.serving import serving
 from hypic_sdk.server.supervisor import EngineSupervisor
-from hypic_sdk.service import ModelFacts
-from hypic_sdk.transport.messages import SamplingParams
 from hypic_sdk.transport.process_settings import ProcessSettings
 
 START_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +58,16 @@ def running(server: ReplayServer) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.stdout.close()
-            process.wait()
+            _end(process)
 
 
-async def _serve_shape(shape: str, config: EngineConfig) -> None:
-    """Serve random weights until a signal."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    engine = EngineSupervisor(
-        ProcessSettings(shape, config), module="hypic_sdk.bench.shape_process"
-    )
-    engine.start()
+def _end(process: Popen[str]) -> None:
+    """Wait until it has let its requests end; not for ever."""
     try:
-        ready = await asyncio.to_thread(engine.wait_ready, START_TIMEOUT_S)
-        facts = ModelFacts(config.reuse, ready.conv_width, ready.max_context_tokens)
-        # the tokenizer's ids are all below the vocabulary's size; nothing else is asked of them
-        factory = ServiceFactory.from_folder(
-            reader_path(), engine.link, model_name=shape, facts=facts, sampling=SamplingParams()
-        )
-        async with serving(create_app(factory, engine.link)) as url:
-            _say(url)
-            await stop.wait()
-    finally:
-        await asyncio.to_thread(engine.stop)
+        process.wait(STOP_TIMEOUT_S)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _say(url: str) -> None:
@@ -97,14 +78,21 @@ def _say(url: str) -> None:
 def main(words: list[str]) -> int:
     """Serve what the settings' file says."""
     server = msgspec.json.decode(Path(words[0]).read_bytes(), type=ReplayServer)
-    if server.shape is not None:
-        asyncio.run(_serve_shape(server.shape, server.config))
-        return 0
     folder = Path(server.model_folder) if server.model_folder is not None else reader_path()
+    engines = None
+    if server.shape is not None:
+        engines = EngineSupervisor(
+            ProcessSettings(server.shape, server.config), module="hypic_sdk.bench.shape_process"
+        )
     settings = LaunchSettings(
-        folder, folder.name, port=0, log_level="WARNING", engine=server.config
+        folder,
+        server.shape or folder.name,
+        port=0,
+        load_timeout_s=START_TIMEOUT_S,
+        log_level="WARNING",
+        engine=server.config,
     )
-    asyncio.run(serve(settings, _say))
+    asyncio.run(serve(settings, _say, engines))
     return 0
 
 

@@ -16,7 +16,9 @@ from hypic_sdk.cli.options import (
     DEFAULT_SEAM,
     DEFAULT_SHADOW_TOKENS,
     BudgetOption,
+    DeviceOption,
     GateOption,
+    JsonLinesOption,
     KeyOption,
     KeysOption,
     MinTokensOption,
@@ -194,9 +196,7 @@ def bench_reuse(
     model: ModelOption = None,
     runs: Annotated[int, typer.Option("--runs", help="Counted runs of each arm.", min=1)] = 7,
     documents: Annotated[int, typer.Option("--documents", min=2, max=16)] = 8,
-    json_lines: Annotated[
-        Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
-    ] = None,
+    json_lines: JsonLinesOption = None,
 ) -> None:
     """TTFT of the same prompts by arm: reuse, prefix cache, full recompute."""
     from hypic_sdk.bench.reuse import run_reuse_bench
@@ -210,9 +210,7 @@ def bench_reuse(
 def bench_ttft(
     model: ModelOption = None,
     runs: Annotated[int, typer.Option("--runs", help="Counted runs of each cell.", min=1)] = 7,
-    json_lines: Annotated[
-        Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
-    ] = None,
+    json_lines: JsonLinesOption = None,
 ) -> None:
     """TTFT against full recompute by length and number of the documents."""
     from hypic_sdk.bench.ttft import run_ttft_bench
@@ -222,7 +220,7 @@ def bench_ttft(
 
 @bench_app.command("kernels")
 def bench_kernels(
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
     tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write kernels.json into this folder.")
@@ -244,7 +242,7 @@ def bench_serving(
     model: Annotated[
         Path | None, typer.Option("--model", help="A checkpoint folder instead.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
     tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write serving.json into this folder.")
@@ -281,9 +279,7 @@ def bench_match(
     runs: Annotated[int, typer.Option("--runs", help="Counted runs of each arm.", min=1)] = 15,
     texts: Annotated[int, typer.Option("--texts", help="Known texts.", min=300)] = 20_000,
     characters: Annotated[int, typer.Option("--characters", min=1_000)] = 260_000,
-    json_lines: Annotated[
-        Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
-    ] = None,
+    json_lines: JsonLinesOption = None,
 ) -> None:
     """Time to look through a prompt for known texts."""
     from hypic_sdk.bench.match import run_match_bench
@@ -304,7 +300,7 @@ def bench_fidelity(
         int | None,
         typer.Option("--per-count", min=1, help="Worlds of each kind and number of documents."),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """What reuse costs against full recompute, rung by rung, and whether the model can tell."""
     from hypic_sdk.bench.fidelity import run_fidelity_bench
@@ -331,7 +327,7 @@ def bench_modes(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write modes.json into this folder.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """The six modes side by side: scores, distance, live tokens, time."""
     from hypic_sdk.bench.modes import run_modes_bench
@@ -349,7 +345,7 @@ def bench_divergence(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write divergence.json into this folder.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """The first layer at which each mode and each planted fault leaves full recompute."""
     from hypic_sdk.bench.divergence import run_divergence_bench
@@ -366,7 +362,7 @@ def bench_sweep(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write sweep.json and figures into this folder.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """Seams, stored precision, segment length and count: loss against live tokens."""
     from hypic_sdk.bench.sweep import run_sweep_bench

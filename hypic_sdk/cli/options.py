@@ -67,6 +67,10 @@ UrlOption = Annotated[
 KeyOption = Annotated[
     str | None, typer.Option("--api-key", help="Its key; none is HYPIC_API_KEY, else no key.")
 ]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")]
+JsonLinesOption = Annotated[
+    Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
+]
 BudgetOption = Annotated[int, typer.Option("--cache-mib", help="Memory of both pools, in MiB.")]
 
 ShadowOption = Annotated[

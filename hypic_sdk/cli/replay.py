@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hypic_sdk.cli.options import DeviceOption
+
 Folder = Annotated[Path | None, typer.Option("--model", help="A checkpoint folder.")]
 Shapes = Annotated[str | None, typer.Option(help="Random weights of this shape instead.")]
 Url = Annotated[str | None, typer.Option(help="A server that runs already, the only arm then.")]
@@ -18,7 +20,6 @@ Limit = Annotated[float, typer.Option(help="Of the median time to the first toke
 Seconds = Annotated[float, typer.Option(help="Of one replay.", min=1.0)]
 Rate = Annotated[float, typer.Option(help="The first that is tried, requests a second.", min=0.001)]
 Out = Annotated[Path | None, typer.Option(help="Write replay.json into this folder.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda")]
 Budget = Annotated[float, typer.Option("--budget-gib", help="Of the pools.", min=0.001)]
 Count = Annotated[int, typer.Option(min=1)]
 Tokens = Annotated[int, typer.Option(help="Of a document.", min=16)]
@@ -41,7 +42,7 @@ def bench_replay(
     rate: Rate = 0.5,
     callers: Count = 32,
     budget_gib: Budget = 1.0,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     seed: int = 0,
     out: Out = None,
 ) -> None:

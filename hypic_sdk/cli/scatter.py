@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hypic_sdk.cli.options import ModelOption
+from hypic_sdk.cli.options import DeviceOption, JsonLinesOption, ModelOption
 
 CountsOption = Annotated[
     list[int] | None, typer.Option("--workers", help="May be given again; 1, 2 and 4.", min=1)
 ]
 RunsOption = Annotated[int, typer.Option("--runs", help="Counted rounds.", min=1)]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda")]
 SimulateOption = Annotated[
     bool, typer.Option("--simulate", help="Then a cluster on paper, with the costs found.")
 ]
@@ -23,9 +22,6 @@ CostsOption = Annotated[
 ]
 FigureOption = Annotated[
     Path | None, typer.Option("--figure", help="Draw the simulation as an SVG.")
-]
-JsonOption = Annotated[
-    Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
 ]
 ShapesOption = Annotated[
     str | None,
@@ -47,7 +43,7 @@ def bench_scatter(
     simulate: SimulateOption = False,
     costs: CostsOption = None,
     figure: FigureOption = None,
-    json_lines: JsonOption = None,
+    json_lines: JsonLinesOption = None,
     shapes: ShapesOption = None,
     out: OutOption = None,
     seconds: SecondsOption = 240.0,

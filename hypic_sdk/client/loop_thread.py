@@ -58,7 +58,7 @@ class LoopThread:
                 )
                 self._thread.start()
                 # a client that nobody closed ends with its last user
-                self._ending = weakref.finalize(self, _stop, self._loop)
+                weakref.finalize(self, _stop, self._loop)
             return self._loop
 
     @staticmethod

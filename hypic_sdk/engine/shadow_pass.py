@@ -27,8 +27,14 @@ class ShadowMemory:
     def __init__(
         self, layout: StoreLayout, settings: EngineSettings, area: ColdArea, num_tokens: int
     ) -> None:
-        sizes = SlabSizes(1, 0, num_tokens if layout.keeps_kv else 0, 0, 0)
-        slabs = Slabs.allocate(layout, sizes, settings.device)
+        num_slots = num_tokens if layout.keeps_kv else 0
+        num_bytes = layout.state_row_bytes + num_slots * layout.kv_slot_bytes
+        slabs = Slabs.allocate(
+            layout,
+            SlabSizes(1, 0, num_slots, budget_bytes=num_bytes, unused_bytes=0),
+            settings.device,
+            purpose="live checks: lower max_tokens of ShadowConfig (--shadow-tokens)",
+        )
         self.num_bytes = slabs.num_bytes
         # no cold segment runs here, so the engine's work memory is named and never touched
         self.forward = ForwardMemory(slabs, area)

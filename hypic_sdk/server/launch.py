@@ -54,13 +54,18 @@ class LaunchSettings:
     gate: GateSettings | None = None  # where workers of other hosts are let in
 
 
-async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> None:
+async def serve(
+    settings: LaunchSettings,
+    on_ready: Callable[[str], None],
+    engines: EngineSupervisor | Fleet | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then let what is in flight end; a second one ends it at once.
 
     SIGUSR1 lets reuse go on that live checks switched off.
 
     Args:
         on_ready: called with the base URL once requests are answered.
+        engines: not begun; none: those that the settings want.
     Raises:
         HypicError: what keeps the engine from starting, or the server from listening.
     """
@@ -69,7 +74,7 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     tenants = Tenants() if settings.keys_file is None else Tenants.from_file(settings.keys_file)
-    supervisor = _engines(settings)
+    supervisor = engines or _engines(settings)
     loop.add_signal_handler(signal.SIGUSR1, lambda: loop.run_in_executor(None, _resume, supervisor))
     with ExitStack() as stack:
         open_catalog = _registry(settings.segments_file, stack)
@@ -82,12 +87,7 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
             settings.model_folder,
             supervisor.link,
             model_name=settings.model_name,
-            facts=ModelFacts(
-                settings.engine.reuse,
-                ready.conv_width,
-                ready.max_context_tokens,
-                is_checked=settings.engine.shadow is not None,
-            ),
+            facts=_facts(settings.engine, ready),
             # how the packaged model wants to be sampled is nothing to a script
             sampling=SamplingParams() if settings.is_scripted else None,
             open_catalog=open_catalog,
@@ -101,6 +101,15 @@ async def serve(settings: LaunchSettings, on_ready: Callable[[str], None]) -> No
                 await _until_stopped(supervisor, stop)
         finally:
             hurrying.cancel()
+
+
+def _facts(config: EngineConfig, ready: EngineReady) -> ModelFacts:
+    return ModelFacts(
+        config.reuse,
+        ready.conv_width,
+        ready.max_context_tokens,
+        is_checked=config.shadow is not None,
+    )
 
 
 def _resume(engines: EngineSupervisor | Fleet) -> None:

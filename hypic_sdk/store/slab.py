@@ -21,9 +21,18 @@ class Slabs:
     values: torch.Tensor  # [A, P, G, E] dtype
 
     @classmethod
-    def allocate(cls, layout: StoreLayout, sizes: SlabSizes, device: torch.device) -> Slabs:
+    def allocate(
+        cls,
+        layout: StoreLayout,
+        sizes: SlabSizes,
+        device: torch.device,
+        *,
+        purpose: str = "the pools: lower budget_bytes",
+    ) -> Slabs:
         """Take the memory, once, at start.
 
+        Args:
+            purpose: what it is for, and how to need less.
         Raises:
             ConfigError: the device does not give that much.
         """
@@ -31,8 +40,7 @@ class Slabs:
             return cls._allocate(layout, sizes, device)
         except RuntimeError as error:  # the one class that every device's allocator raises
             raise ConfigError(
-                f"{device} does not give {sizes.budget_bytes} bytes for the pools: lower "
-                f"budget_bytes ({error})",
+                f"{device} does not give {sizes.budget_bytes} bytes for {purpose} ({error})",
                 budget_bytes=sizes.budget_bytes,
             ) from error
 

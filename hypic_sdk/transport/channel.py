@@ -40,6 +40,18 @@ class MessageSender(Protocol):
         ...
 
 
+def unbounded_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """A socket of a ZeroMQ kind whose queues have no end, and which drops them when it is closed.
+
+    The engine's own limits bound what is in flight; a full queue must never block a thread.
+    """
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    return socket
+
+
 @final
 class Channel:
     """One end: `send` from any thread, `receive` from one."""
@@ -58,11 +70,7 @@ class Channel:
         self._is_closed = False
 
     def _socket(self, kind: int, path: Path, *, bind: bool) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        # the engine's own limits bound what is in flight; a full queue must never block a thread
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
+        socket = unbounded_socket(self._context, kind)
         (socket.bind if bind else socket.connect)(f"ipc://{path}")
         return socket
 

@@ -18,6 +18,7 @@ import zmq
 
 from hypic_sdk.errors import ConfigError, WorkerLost
 from hypic_sdk.transport import codec
+from hypic_sdk.transport.channel import unbounded_socket
 from hypic_sdk.transport.curve import CurveGuard
 from hypic_sdk.transport.peer_key import PeerKey, check_private
 
@@ -31,22 +32,14 @@ class _Pump:
     def __init__(self, kind: int, key: PeerKey) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._guard = CurveGuard(self._context, key)
-        self.socket = self._unbounded(kind)
+        self.socket = unbounded_socket(self._context, kind)
         self._guard.secure(self.socket, is_server=kind == zmq.ROUTER)
-        self._outbox = self._unbounded(zmq.PULL)
+        self._outbox = unbounded_socket(self._context, zmq.PULL)
         self._outbox.bind(_OUTBOX)
-        self._sender = self._unbounded(zmq.PUSH)
+        self._sender = unbounded_socket(self._context, zmq.PUSH)
         self._sender.connect(_OUTBOX)
         self._send_lock = threading.Lock()
         self._is_closed = False
-
-    def _unbounded(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        # the engine's own limits bound what is in flight; a full queue must never block a thread
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
-        return socket
 
     def send(self, frames: Sequence[bytes]) -> None:
         """From any thread.  Raises WorkerLost: this end was closed."""

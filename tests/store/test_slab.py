@@ -52,3 +52,12 @@ def test_memory_that_is_not_there_is_a_setting_to_change():
     with pytest.raises(ConfigError, match="budget_bytes") as caught:
         Slabs.allocate(small_layout(), sizes, CPU)
     assert caught.value.details == {"budget_bytes": 1 << 60}
+
+
+def test_the_refusal_says_what_the_memory_was_for():
+    sizes = replace(SIZES, num_kv_slots=1 << 50, budget_bytes=1 << 60)
+    with pytest.raises(
+        ConfigError, match=f"{1 << 60} bytes for checks: lower max_tokens"
+    ) as caught:
+        Slabs.allocate(small_layout(), sizes, CPU, purpose="checks: lower max_tokens")
+    assert "budget_bytes" not in caught.value.message
