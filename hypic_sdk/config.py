@@ -183,16 +183,24 @@ class ReuseConfig:
         return num_tokens >= self.min_segment_tokens and interior_tokens >= max(1, conv_width - 1)
 
 
+PAIRS = ("float16", "float32", "float64", "int8")
+"""How the pair (transition, end state) of a segment may be kept; the first is the default."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """How much memory the pools may take, and in which precision the pair is kept.
+    """How much memory the pools may take, and in which precision a segment's pair is kept.
 
     The budget is split at start into state rows and KV slots by `expected_segment_tokens`.
+
+    `pair`: the precision of dense transitions (end states, and log-decays, are in the model's own,
+    fp32 at least), or `int8`: both by row in 8 bits, at half the bytes or less
+    (`docs/experiments.md` has the error of each).
     """
 
     budget_bytes: int = 512 * MIB
     expected_segment_tokens: int = 256
-    transition_dtype: str = "float16"  # or float32, float64; of dense transitions only
+    pair: str = PAIRS[0]
     max_chain_entries_per_session: int = 2
 
     def __post_init__(self) -> None:
@@ -208,10 +216,8 @@ class StoreConfig:
             raise ConfigError(
                 f"expected_segment_tokens must be positive, got {self.expected_segment_tokens}"
             )
-        if self.transition_dtype not in ("float16", "float32", "float64"):
-            raise ConfigError(
-                f"transition_dtype is float16, float32 or float64, got {self.transition_dtype!r}"
-            )
+        if self.pair not in PAIRS:
+            raise ConfigError(f"pair is one of {', '.join(PAIRS)}, got {self.pair!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +289,10 @@ class EngineConfig:
     dtype: str = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
     determinism: Determinism | None = None  # none: all on a CPU, entries on a GPU
     graphs: str = "auto"  # auto: forwards are captured as CUDA graphs where they can be; off
+    # usual forwards are captured before an engine is ready; after so long none is begun.  0: none,
+    # and each is captured when it is asked for the second time
+    capture_ahead_s: float = 60.0
+    overlap: bool = False  # launch a decode step before the tokens of the one before it are read
     max_context_tokens: int | None = None  # none: the model's own limit
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -300,6 +310,10 @@ class EngineConfig:
         _check_kinds(self)
         if self.graphs not in ("auto", "off"):
             raise ConfigError(f"graphs is auto or off, got {self.graphs!r}")
+        if not 0.0 <= self.capture_ahead_s < math.inf:
+            raise ConfigError(
+                f"capture_ahead_s must be 0 or more, and finite, got {self.capture_ahead_s}"
+            )
         if self.max_context_tokens is not None and self.max_context_tokens < 1:
             raise ConfigError(f"max_context_tokens must be positive, got {self.max_context_tokens}")
 

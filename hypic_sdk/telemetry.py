@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,6 +13,11 @@ _TTFT_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.
 _TOKEN_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _POOLS = ("state_rows", "transition_rows", "kv_slots")
 _STATES = ("free", "reserved", "filling", "idle", "pinned")
+_EAGER_REASONS = (
+    "cold_rows", "many_rows", "long_run", "waiting_sequences", "long_context", "many_items",
+    "new_shape", "many_shapes", "failed_capture",
+)  # fmt: skip
+_SYNCHRONOUS_REASONS = ("other_rows", "kept_state", "late_masks", "live_checks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,77 @@ class _ShadowGauges:
 
 
 @final
+class _Followed:
+    """A counter that follows a sum which others keep, and which begins anew with an engine.
+
+    What came between the last look at a sum and its end is not counted.
+    """
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._seen = 0.0
+
+    def note(self, value: float) -> None:
+        if value > self._seen:
+            self._counter.inc(value - self._seen)
+        self._seen = value
+
+
+@final
+class _GraphCounters:
+    """Forwards on CUDA graphs and without them; zeros where nothing is captured."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"hypic_{name}", text, labels, registry=registry)
+
+        self._by_field = {
+            "num_replayed": _Followed(counter("graph_replays", "Forwards that a graph ran.")),
+            "num_captured": _Followed(counter("graph_captures", "Forwards that were captured.")),
+            "num_failed": _Followed(counter("graph_failed_captures", "Captures that failed.")),
+            "capture_s": _Followed(counter("graph_capture_seconds", "Time that captures took.")),
+        }
+        eager = counter("eager_forwards", "Forwards that no graph ran, though graphs are on.",
+                        "reason")  # fmt: skip
+        self._eager = {name: _Followed(eager.labels(name)) for name in _EAGER_REASONS}
+        self._lock = threading.Lock()  # two may ask for the metrics at once
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        with self._lock:
+            for name, counter in self._by_field.items():
+                counter.note(facts[name])
+            for reason, counter in self._eager.items():
+                counter.note(facts["eager"][reason])
+
+
+@final
+class _StepCounters:
+    """Steps that were launched ahead of the tokens of the one before, and the others."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"hypic_{name}", text, labels, registry=registry)
+
+        self._by_field = {
+            "num_overlapped": _Followed(counter("overlapped_steps", "Steps launched ahead.")),
+            "num_dropped": _Followed(counter("dropped_tokens", "Tokens drawn behind an end.")),
+        }
+        synchronous = counter("synchronous_steps", "Steps read before the next, though steps may "
+                              "overlap.", "reason")  # fmt: skip
+        self._synchronous = {
+            name: _Followed(synchronous.labels(name)) for name in _SYNCHRONOUS_REASONS
+        }
+        self._lock = threading.Lock()
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        with self._lock:
+            for name, counter in self._by_field.items():
+                counter.note(facts[name])
+            for reason, counter in self._synchronous.items():
+                counter.note(facts["synchronous"][reason])
+
+
+@final
 class _WorkerGauges:
     """What each of several workers does; empty where there is one."""
 
@@ -135,6 +212,8 @@ class Telemetry:
         )
         self._store = _StoreGauges(registry)
         self._shadow = _ShadowGauges(registry)
+        self._graphs = _GraphCounters(registry)
+        self._steps = _StepCounters(registry)
         self._workers = _WorkerGauges(registry)
 
     def note_reply(self, prompt: PromptTokens | None, generated_tokens: int) -> None:
@@ -151,6 +230,10 @@ class Telemetry:
         self._store.note(usage)
         if usage.get("shadow") is not None:
             self._shadow.note(usage["shadow"])
+        if usage.get("graphs") is not None:
+            self._graphs.note(usage["graphs"])
+        if usage.get("steps") is not None:
+            self._steps.note(usage["steps"])
 
     def note_workers(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over the books of several workers, by place (`asdict` of `WorkerFacts`)."""

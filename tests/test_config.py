@@ -148,7 +148,7 @@ def test_a_short_segment_is_not_kept(min_tokens, more):
         (lambda: ReuseConfig(min_segment_tokens=0), "min_segment_tokens"),
         (lambda: StoreConfig(budget_bytes=0), "budget_bytes"),
         (lambda: StoreConfig(expected_segment_tokens=0), "expected_segment_tokens"),
-        (lambda: StoreConfig(transition_dtype="int8"), "transition_dtype"),
+        (lambda: StoreConfig(pair="fp8"), "pair"),
         (lambda: SchedulerConfig(step_tokens=0), "step_tokens"),
         (lambda: SchedulerConfig(step_tokens=100), "step_tokens"),
         (lambda: SchedulerConfig(chunk_tokens=65), "chunk_tokens"),
@@ -165,6 +165,8 @@ def test_a_short_segment_is_not_kept(min_tokens, more):
         (lambda: ShadowConfig(limit_kl=float("nan")), "limit_kl"),
         (lambda: EngineConfig(dtype="int8"), "dtype"),
         (lambda: EngineConfig(graphs="on"), "graphs"),
+        (lambda: EngineConfig(capture_ahead_s=-1.0), "capture_ahead_s"),
+        (lambda: EngineConfig(capture_ahead_s=float("inf")), "capture_ahead_s"),
         (lambda: EngineConfig(max_context_tokens=0), "max_context_tokens"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -194,7 +196,7 @@ CHECKED = [EngineConfig, ReuseConfig, SchedulerConfig, SeamRule, ShadowConfig, S
     "value", ["many", b"8", [8], 8j, object()], ids=lambda value: type(value).__name__
 )
 def test_a_value_of_another_kind_is_refused_by_its_fields_name(settings, field, value):
-    if field in ("device", "dtype", "graphs", "transition_dtype") and isinstance(value, str):
+    if field in ("device", "dtype", "graphs", "pair") and isinstance(value, str):
         return  # a text is of their kind; whether it is one that they know is tested above
     with pytest.raises(ConfigError, match=field):
         settings(**{field: value})

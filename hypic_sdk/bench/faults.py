@@ -31,14 +31,20 @@ def swap_transitions(
         slabs.transitions[rows] = slabs.transitions[rows.roll(1)].clone()
 
 
-def shift_keys(slabs: Slabs, entries: Sequence[SegmentEntry], rotary: RotarySpec | None) -> None:
-    """Cached keys are turned as if their segment stood some tokens further on."""
+def shift_keys(
+    slabs: Slabs,
+    entries: Sequence[SegmentEntry],
+    rotary: RotarySpec | None,
+    *,
+    num_tokens: int = WRONG_OFFSET_TOKENS,
+) -> None:
+    """Cached keys are turned as if their segment stood `num_tokens` further on."""
     if rotary is None:
         return
     dtype = torch.promote_types(slabs.keys.dtype, torch.float32)
     for entry in entries:
         slots = entry.kv_slots.to(slabs.keys.device)
-        positions = torch.full_like(slots, WRONG_OFFSET_TOKENS)
+        positions = torch.full_like(slots, num_tokens)
         cos, sin = rotary_angles(rotary, positions, dtype)
         for keys in slabs.keys:
             turned = rotate(keys[slots], cos, sin, rotary.interleaved)

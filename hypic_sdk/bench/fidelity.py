@@ -3,54 +3,50 @@
 Everything goes through the engine: its modes, its store, its kernels.  The first lines say whether
 the model qualifies as a judge.  One that does not is still measured; its small losses then prove
 little, and the report says so.
+
+What is told first is measured first, and written after every rung: a run that is cut off is a
+smaller run, and one with the same folder goes on with its rows.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
-from hypic_sdk.bench.fidelity_arms import (
-    CONTROL_ARMS,
-    DEFAULT,
-    MODE_ARMS,
-    Arm,
-    Bench,
-    FullReply,
-    Row,
-    full_row,
-    usable,
-)
+from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, MODE_ARMS, Arm, Bench, Row
+from hypic_sdk.bench.fidelity_bits import WarmCold, warm_cold
 from hypic_sdk.bench.fidelity_cases import SEED, STRATA, Case, CaseSizes, long_texts, make_cases
+from hypic_sdk.bench.fidelity_rows import Say, arm_rows, measure_rows, rows_of
 from hypic_sdk.bench.fidelity_rungs import (
     Law,
     LayerDrift,
     Norms,
     Purity,
-    WarmCold,
     algebra,
     distinct_worlds,
     drift,
     drift_arms,
     purity,
     transition_norms,
-    warm_cold,
 )
 from hypic_sdk.bench.fidelity_tables import print_report
 from hypic_sdk.bench.fidelity_verdict import Summary, Verdict, judge, summarise
+from hypic_sdk.bench.kept_rows import KeptRows, TimeLimit, finite
 from hypic_sdk.bench.report import Circumstances, circumstances
 from hypic_sdk.bench.subject import Subject, check_reads, load_subject
+from hypic_sdk.config import Determinism
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 QUICK_STRATA = ("one document, trained sentences", "two documents", "latest wins", "tally",
                 "mentioned first")  # fmt: skip
+# until which share of a limited time new prompts are begun: rows, then L2 in each determinism
+ROWS_SHARE, BITS_SHARES = 0.55, (0.85, 0.93)
+WRITE_S = 60.0  # and at least so often while rows are measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +62,12 @@ class Plan:
 
 
 QUICK = Plan(CaseSizes(2, (2, 4), (100,), 2), QUICK_STRATA, 2, 6, 6, 4)
-WHOLE = Plan(CaseSizes(6, (2, 4, 8), (100, 180), 2), tuple(STRATA), 8, 60, 24, 16)
+WHOLE = Plan(CaseSizes(6, (2, 4, 8), (100, 180), 2), tuple(STRATA), 8, 500, 24, 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """All that one run found."""
+    """All that one run found; a rung that it did not reach is none or empty."""
 
     model: str
     fingerprint: str
@@ -79,106 +75,166 @@ class Fidelity:
     plan: Plan
     circumstances: Circumstances
     seconds: float
+    num_cases: int  # planned prompts of L3 to L5; rows tell how many were measured
     verdict: Verdict
-    norms: Norms
+    norms: Norms | None
     laws: tuple[Law, ...]
-    purity: Purity
-    warm_cold: WarmCold
+    purity: Purity | None
+    warm_cold: tuple[WarmCold, ...]
     summaries: tuple[Summary, ...]
     drift: tuple[LayerDrift, ...]
     rows: tuple[Row, ...]
 
 
-def measure_rows(
-    bench: Bench, cases: Sequence[Case], arms: Sequence[Arm], on_case: Callable[[int], None]
-) -> tuple[list[Row], list[FullReply]]:
-    """L3, L4 and L5: every case in every arm it means something for."""
-    rows: list[Row] = []
-    fulls: list[FullReply] = []
-    for number, case in enumerate(cases, 1):
-        full = bench.full(case, number)
-        fulls.append(full)
-        rows.append(full_row(bench.subject, full))
-        rows += [bench.row(arm, full) for arm in arms if usable(arm, case)]
-        on_case(number)
-    return rows, fulls
+@final
+@dataclass(slots=True)
+class Run:
+    """One run over the ladder: what it has found so far, and where that goes."""
+
+    subject: Subject
+    plan: Plan
+    say: Say
+    folder: Path | None
+    limit: TimeLimit
+    min_segment_tokens: int
+    cases: list[Case] = field(default_factory=list)
+    laws: tuple[Law, ...] = ()
+    norms: Norms | None = None
+    purity: Purity | None = None
+    rows: list[Row] = field(default_factory=list)
+    bits: list[WarmCold] = field(default_factory=list)
+    drift: list[LayerDrift] = field(default_factory=list)
+    _written_s: float = 0.0
+
+    def climb(self) -> Fidelity:
+        """Every rung, the one that says most first."""
+        self.cases = make_cases(self.plan.sizes, self.plan.strata)
+        bench = Bench(self.subject, self.min_segment_tokens)
+        self._lower(bench)
+        self._scores(bench)
+        self._bits()
+        chosen = distinct_worlds(self.cases, self.plan.num_drift)
+        self.drift += drift(bench, drift_arms(), chosen, self.limit.is_over)
+        self._tell("drift by layer")
+        return self.found()
+
+    def _lower(self, bench: Bench) -> None:
+        """L0, the norms, L1."""
+        probe = bench.probe(Arm(DEFAULT))
+        self.laws = algebra(self.subject, probe)
+        self.norms = transition_norms(self.subject, probe, long_texts(self.plan.num_norms))
+        few = distinct_worlds(self.cases, self.plan.num_pure)
+        self.purity = purity(probe, [case.prompt(self.subject) for case in few])
+        probe.engine.clear()
+        self._tell("L0, norms and L1")
+
+    def _scores(self, bench: Bench) -> None:
+        """L3, L4 and L5."""
+        arms = (*MODE_ARMS, *CONTROL_ARMS)
+        self.say(f"L3 to L5: {len(self.cases)} prompts in {len(arms) + 1} arms")
+        kept = self._kept("fidelity_rows.jsonl", self.plan.sizes, self.plan.strata)
+
+        def on_case(number: int) -> None:
+            if self.limit.passed_s - self._written_s > WRITE_S:
+                self.rows = list(rows_of(kept))
+                self._write()
+
+        self.rows = measure_rows(
+            bench, self.cases, arm_rows(bench, arms), kept, self.say,
+            limit=self.limit, share=ROWS_SHARE, on_case=on_case,
+        )  # fmt: skip
+        self._tell("L3, L4 and L5")
+
+    def _bits(self) -> None:
+        """L2, where bits must be equal, and in the device's default besides."""
+        prompts = [case.prompt(self.subject) for case in warm_cases(self.plan)]
+        kept = self._kept("fidelity_bits.jsonl", self.plan.sizes, self.plan.strata)
+        modes = (Determinism.ALL, None) if self.subject.device.type != "cpu" else (None,)
+        for mode, share in zip(modes, BITS_SHARES[-len(modes) :], strict=True):
+            probe = self.subject.probe(min_segment_tokens=self.min_segment_tokens, determinism=mode)
+            self.say(
+                f"L2: {len(prompts)} prompts, deterministic={mode.value if mode else 'default'}"
+            )
+            self.bits.append(warm_cold(probe, prompts, kept, limit=self.limit, share=share))
+            self._tell(f"L2 of {self.bits[-1].num_prompts} prompts")
+
+    def _kept(self, name: str, *about: object) -> KeptRows:
+        return KeptRows(
+            None if self.folder is None else self.folder / name,
+            {
+                "fingerprint": self.subject.fingerprint,
+                "device": str(self.subject.device),
+                "seed": SEED,
+                "least": self.min_segment_tokens,
+                "commit": circumstances().commit,
+                "sizes": repr(about),
+            },
+        )
+
+    def _tell(self, rung: str) -> None:
+        self.say(f"{rung}: done, {self.limit.passed_s:.0f} s so far")
+        self._write()
+
+    def _write(self) -> None:
+        if self.folder is not None:
+            write_json(self.found(), self.folder)
+        self._written_s = self.limit.passed_s
+
+    def found(self) -> Fidelity:
+        """All so far, and what follows from it."""
+        return Fidelity(
+            model=self.subject.name,
+            fingerprint=self.subject.fingerprint,
+            seed=SEED,
+            plan=self.plan,
+            circumstances=circumstances(),
+            seconds=round(self.limit.passed_s, 1),
+            num_cases=len(self.cases),
+            verdict=judge(self.norms, self.laws, self.purity, self.bits, self.rows),
+            norms=self.norms,
+            laws=self.laws,
+            purity=self.purity,
+            warm_cold=tuple(self.bits),
+            summaries=tuple(summarise(self.rows)),
+            drift=tuple(self.drift),
+            rows=tuple(self.rows),
+        )
+
+
+def warm_cases(plan: Plan) -> list[Case]:
+    """The prompts of L2: as many worlds as are asked for, each once."""
+    kinds = len(plan.strata) * len(plan.sizes.counts)
+    sizes = replace(plan.sizes, per_count=math.ceil(plan.num_warm / kinds), num_orders=1)
+    return distinct_worlds(make_cases(sizes, plan.strata), plan.num_warm)
 
 
 def measure(
-    subject: Subject, plan: Plan, say: Callable[[str], None], *, min_segment_tokens: int = 64
+    subject: Subject,
+    plan: Plan,
+    say: Say,
+    *,
+    min_segment_tokens: int = 64,
+    folder: Path | None = None,
+    seconds: float | None = None,
 ) -> Fidelity:
-    """Run the whole ladder.
+    """Run the ladder.
 
     Args:
         say: gets a line now and then: what is done, and how long the rest will take.
+        folder: where the report is written after every rung, and rows as they come.
+        seconds: about what all of it may take; then the later prompts of each rung are left out.
     """
-    started_s = time.monotonic()
-    bench = Bench(subject, min_segment_tokens)
-    cases = make_cases(plan.sizes, plan.strata)
-    arms = (*MODE_ARMS, *CONTROL_ARMS)
-    probe = bench.probe(Arm(DEFAULT))
-    laws = algebra(subject, probe)
-    norms = transition_norms(subject, probe, long_texts(plan.num_norms))
-    prompts = [case.prompt(subject) for case in distinct_worlds(cases, plan.num_warm)]
-    pure = purity(probe, prompts[: plan.num_pure])
-    same = warm_cold(probe, prompts)
-    say(f"{len(cases)} prompts in {len(arms) + 1} arms; lower rungs took "
-        f"{time.monotonic() - started_s:.0f} s")  # fmt: skip
-    rows, fulls = measure_rows(bench, cases, arms, _progress(say, len(cases)))
-    chosen = {id(case) for case in distinct_worlds(cases, plan.num_drift)}
-    few = [full for full in fulls if id(full.case) in chosen]
-    drifts = tuple(drift(bench, drift_arms(), few))
-    return Fidelity(
-        model=subject.name,
-        fingerprint=subject.fingerprint,
-        seed=SEED,
-        plan=plan,
-        circumstances=circumstances(),
-        seconds=round(time.monotonic() - started_s, 1),
-        verdict=judge(norms, laws, pure, same, rows),
-        norms=norms,
-        laws=laws,
-        purity=pure,
-        warm_cold=same,
-        summaries=tuple(summarise(rows)),
-        drift=drifts,
-        rows=tuple(rows),
-    )
-
-
-def _progress(say: Callable[[str], None], num_cases: int) -> Callable[[int], None]:
-    """Tells the rest's time after the third case, and then at each quarter."""
-    started_s = time.monotonic()
-    marks = {3, *(math.ceil(num_cases * part / 4) for part in (1, 2, 3))}
-
-    def on_case(number: int) -> None:
-        if number in marks:
-            each_s = (time.monotonic() - started_s) / number
-            rest_s = each_s * (num_cases - number)
-            say(f"{number} of {num_cases} prompts, about {rest_s:.0f} s to go")
-
-    return on_case
+    return Run(subject, plan, say, folder, TimeLimit(seconds), min_segment_tokens).climb()
 
 
 def write_json(found: Fidelity, folder: Path) -> Path:
-    """`fidelity.json`, and a line per prompt and arm in `fidelity_rows.jsonl`."""
+    """`fidelity.json`: all but the rows."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "fidelity.json"
-    whole = asdict(found)
-    rows = whole.pop("rows")
-    path.write_text(json.dumps(finite(whole), indent=1) + "\n", encoding="utf-8")
-    lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
-    (folder / "fidelity_rows.jsonl").write_text(lines, encoding="utf-8")
-    return path
-
-
-def finite(value: object) -> object:
-    """The same value with none for what JSON has no number for."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
-    return [finite(one) for one in value] if isinstance(value, list | tuple) else value
+    whole = {name: value for name, value in asdict(found).items() if name != "rows"}
+    new = path.with_suffix(".new")  # a run may be killed while it writes
+    new.write_text(json.dumps(finite(whole), indent=1) + "\n", encoding="utf-8")
+    return new.replace(path)
 
 
 def run_fidelity_bench(
@@ -189,19 +245,24 @@ def run_fidelity_bench(
     folder: Path | None,
     device_name: str,
     per_count: int | None = None,
+    seconds: float | None = None,
 ) -> bool:
     """Measure, print, write; whether every rung that must hold does (not: whether it qualifies).
 
     Args:
         per_count: worlds of each stratum and number of documents; none: the plan's.
+        seconds: about what all of it may take.
     """
     subject = load_subject(model, device_name)
     check_reads(subject)
     plan = QUICK if quick else WHOLE
     if per_count is not None:
         plan = replace(plan, sizes=replace(plan.sizes, per_count=per_count))
-    found = measure(subject, plan, lambda line: console.print(line, style="dim"))
+    found = measure(
+        subject, plan, lambda line: console.print(line, style="dim", highlight=False),
+        folder=folder, seconds=seconds,
+    )  # fmt: skip
     print_report(console, found)
     if folder is not None:
-        console.print(f"written to {write_json(found, folder)}", style="dim")
+        console.print(f"written to {folder / 'fidelity.json'}", style="dim")
     return found.verdict.rungs_hold

@@ -15,7 +15,7 @@ from hypic_sdk.bench.fidelity_cases import Case
 from hypic_sdk.bench.probe import Forced, Probe
 from hypic_sdk.bench.scores import exact_match, rouge_l, token_f1
 from hypic_sdk.bench.subject import Subject
-from hypic_sdk.config import SeamRule
+from hypic_sdk.config import PAIRS, SeamRule
 from hypic_sdk.engine.divergence import divergence_rows
 from hypic_sdk.prompt.segment import SegmentedPrompt
 
@@ -42,7 +42,7 @@ class Arm:
     name: str
     mode: str = DEFAULT
     seam: SeamRule = SeamRule()
-    transition_dtype: str = "float16"
+    pair: str = PAIRS[0]  # in which precision pairs are kept
     anchored: bool = False
     plant: Plant = nothing
     change: Callable[[Case], Case] = lambda case: case
@@ -119,7 +119,7 @@ class Bench:
         key = (self._setting(arm), attends)
         if key not in self._probes:
             self._probes[key] = self.subject.probe(
-                arm.mode, arm.seam, transition_dtype=arm.transition_dtype,
+                arm.mode, arm.seam, pair=arm.pair,
                 min_segment_tokens=self.min_segment_tokens, attends=attends,
                 anchored=arm.anchored,
             )  # fmt: skip
@@ -132,13 +132,23 @@ class Bench:
 
     @staticmethod
     def _setting(arm: Arm) -> Setting:
-        return arm.mode, str(arm.seam), arm.transition_dtype, arm.anchored
+        return arm.mode, str(arm.seam), arm.pair, arm.anchored
 
     def full(self, case: Case, number: int = 0) -> FullReply:
-        """Full recompute's greedy reply, and its distributions along it."""
+        """Full recompute's greedy reply, and its distributions along it.
+
+        A good model says the right answer; where its best tokens along that are that answer and its
+        end, the answer is the greedy reply, and one forward has given both.
+        """
         probe, prompt = self.probe(Arm(FULL, FULL)), case.prompt(self.subject)
-        ids = probe.read(prompt, MAX_TOKENS).token_ids
-        return FullReply(number, case, ids, probe.force(prompt, ids))
+        guess = self.subject.tokenizer.encode_text(case.answer)[:MAX_TOKENS]
+        forced = probe.force(prompt, guess)
+        best = forced.logits_NV.argmax(-1).tolist()
+        is_end = len(guess) == MAX_TOKENS or best[-1] in self.subject.model.spec.eos_token_ids
+        if not (is_end and tuple(best[:-1]) == tuple(guess)):
+            guess = probe.read(prompt, MAX_TOKENS).token_ids
+            forced = probe.force(prompt, guess)
+        return FullReply(number, case, tuple(guess), forced)
 
     def forced(self, arm: Arm, full: FullReply) -> tuple[Forced, int]:
         """The arm along the reply of full recompute, and how many entries its fault met."""
@@ -150,40 +160,62 @@ class Bench:
     def row(self, arm: Arm, full: FullReply) -> Row:
         """One case in one arm."""
         forced, num_entries = self.forced(arm, full)
-        agrees = self._agreement(full, forced.logits_NV)
-        said = full.token_ids if bool(agrees.all()) else self._reply(arm, full.case)
-        text, wanted = self.subject.tokenizer.decode(said), full.case.answer
-        kl = divergence_rows(full.forced.logits_NV, forced.logits_NV)
-        return Row(
-            arm.name,
-            full.number,
-            full.case.stratum,
-            full.case.world,
-            len(full.case.documents),
-            exact_match(text, wanted),
-            token_f1(text, wanted),
-            rouge_l(text, wanted),
-            float(kl.mean()),
-            float(kl.max()),
-            float(agrees.double().mean()),
-            said == full.token_ids,
-            forced.report.prompt_tokens - len(full.token_ids),
-            forced.report.live_tokens - len(full.token_ids),
-            num_entries,
-        )
-
-    def _agreement(self, full: FullReply, logits_NV: torch.Tensor) -> torch.Tensor:
-        """Whether each row's best token is that of full recompute.
-
-        Where all are, the arm's greedy reply is full recompute's, and need not be run.
-        """
-        return logits_NV.argmax(-1) == full.forced.logits_NV.argmax(-1)
+        is_same = bool(agreement(full, forced.logits_NV).all())
+        said = full.token_ids if is_same else self._reply(arm, full.case)
+        num_said = len(full.token_ids)
+        return compared(
+            self.subject, arm.name, full, forced.logits_NV, said,
+            prompt_tokens=forced.report.prompt_tokens - num_said,
+            live_tokens=forced.report.live_tokens - num_said,
+            num_entries=num_entries,
+        )  # fmt: skip
 
     def _reply(self, arm: Arm, case: Case) -> tuple[int, ...]:
         probe = self.probe(arm)
         prompt = arm.change(case).prompt(self.subject, with_borders=arm.with_borders)
         with arm.plant(probe, prompt):
             return probe.read(prompt, MAX_TOKENS).token_ids
+
+
+def agreement(full: FullReply, logits_NV: torch.Tensor) -> torch.Tensor:
+    """Whether each row's best token is that of full recompute.
+
+    Where all are, the greedy reply is full recompute's, and need not be run.
+    """
+    return logits_NV.argmax(-1) == full.forced.logits_NV.argmax(-1)
+
+
+def compared(
+    subject: Subject,
+    name: str,
+    full: FullReply,
+    logits_NV: torch.Tensor,
+    said: tuple[int, ...],
+    *,
+    prompt_tokens: int,
+    live_tokens: int,
+    num_entries: int = -1,
+) -> Row:
+    """What an arm said, and its distributions along full recompute's reply, as a row."""
+    text, wanted = subject.tokenizer.decode(said), full.case.answer
+    kl = divergence_rows(full.forced.logits_NV, logits_NV)
+    return Row(
+        name,
+        full.number,
+        full.case.stratum,
+        full.case.world,
+        len(full.case.documents),
+        exact_match(text, wanted),
+        token_f1(text, wanted),
+        rouge_l(text, wanted),
+        float(kl.mean()),
+        float(kl.max()),
+        float(agreement(full, logits_NV).double().mean()),
+        said == full.token_ids,
+        prompt_tokens,
+        live_tokens,
+        num_entries,
+    )
 
 
 def usable(arm: Arm, case: Case) -> bool:
@@ -193,22 +225,8 @@ def usable(arm: Arm, case: Case) -> bool:
 
 def full_row(subject: Subject, full: FullReply) -> Row:
     """Full recompute beside itself."""
-    text, wanted = subject.tokenizer.decode(full.token_ids), full.case.answer
     tokens = full.forced.report.prompt_tokens - len(full.token_ids)
-    return Row(
-        FULL,
-        full.number,
-        full.case.stratum,
-        full.case.world,
-        len(full.case.documents),
-        exact_match(text, wanted),
-        token_f1(text, wanted),
-        rouge_l(text, wanted),
-        0.0,
-        0.0,
-        1.0,
-        same_reply=True,
-        prompt_tokens=tokens,
-        live_tokens=tokens,
-        num_entries=-1,
+    logits = full.forced.logits_NV
+    return compared(
+        subject, FULL, full, logits, full.token_ids, prompt_tokens=tokens, live_tokens=tokens
     )

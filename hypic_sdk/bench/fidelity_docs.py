@@ -1,9 +1,11 @@
-"""Put measured tables into docs/fidelity.md, so that no figure there is typed by hand.
+"""Put measured tables into docs/fidelity.md and docs/experiments.md: no figure is typed by hand.
 
-    python -m hypic_sdk.bench.fidelity_docs FOLDER [--page docs/fidelity.md]
+    python -m hypic_sdk.bench.fidelity_docs FOLDER [--pages docs] [--of NAME]
 
-FOLDER holds what `hypic bench fidelity`, `divergence`, `sweep` and `modes` wrote with `--out`; what
-is not there leaves its part of the page as it is.  Its figure is put beside the page.
+FOLDER holds what `hypic bench fidelity`, `divergence`, `sweep`, `modes`, `choices` and `pairs`
+wrote with `--out`; what is not there leaves its part of a page as it is.  Figures are put beside
+the pages.  With a NAME, parts of that name are filled (`<!-- begin NAME fidelity -->`): a page may
+have the same table of two models.
 """
 
 from __future__ import annotations
@@ -15,28 +17,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hypic_sdk.bench.experiments_docs import (
+    anchored_table,
+    choices_table,
+    interval,
+    markdown,
+    offsets_table,
+    pairs_table,
+    where,
+)
+
+__all__ = ["BEGIN", "END", "MAKERS", "TITLES", "filled", "main", "markdown", "tables"]
+
 BEGIN, END = "<!-- begin", "<!-- end"
-PAGE = Path("docs/fidelity.md")
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
-def interval(one: Mapping[str, float], scale: float = 1.0, digits: int = 1) -> str:
-    """`mean [low, high]`."""
-    mean, low, high = (f"{scale * one[name]:.{digits}f}" for name in ("mean", "low", "high"))
-    return f"{mean} [{low}, {high}]"
-
-
-def _where(body: Mapping[str, Any]) -> str:
-    one = body["circumstances"]
-    return (
-        f"{one['hardware']}, {one['num_threads']} threads, python {one['python']}, torch "
-        f"{one['torch']}, hypic_sdk {one['hypic_sdk']}, commit {one['commit']}"
-    )
+PAGES, TITLES = Path("docs"), ("fidelity.md", "experiments.md")
 
 
 def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
@@ -53,10 +47,12 @@ def tables(body: Mapping[str, Any]) -> str:
     weak = "every planted fault was seen" if sees else "**some planted fault was not seen**"
     sizes = body["plan"]["sizes"]
     counts = ", ".join(map(str, sizes["counts"]))
+    num_prompts = max((one["em"]["num_items"] for one in body["summaries"]), default=0)
     return (
         f"`{body['model']}` {word} as a judge of composition; {weak}.\n\n"
-        f"{_where(body)}; {body['seconds']:.0f} s; {sizes['per_count']} worlds of each stratum "
-        f"and number of documents ({counts}), {sizes['num_orders']} orders; seed {body['seed']}."
+        f"{where(body)}; {body['seconds']:.0f} s; {num_prompts} of {body['num_cases']} prompts: "
+        f"{sizes['per_count']} worlds of each stratum and number of documents ({counts}), "
+        f"{sizes['num_orders']} orders; seed {body['seed']}."
         f"\n\n{_checks(verdict['qualification'])}\n"
         f"{_checks([*verdict['rungs'], verdict['target']])}\n"
         f"Controls, each of which must be seen:\n\n{_checks(verdict['controls'])}\n"
@@ -124,19 +120,17 @@ def divergence_table(body: Mapping[str, Any]) -> str:
         for one in body["arms"]
     ]
     head = ("arm", "leaves first at", *body["arms"][0]["layers"], "KL")
-    return f"{_where(body)}.\n\n{markdown(head, rows)}"
+    return f"{where(body)}.\n\n{markdown(head, rows)}"
 
 
 def sweep_table(body: Mapping[str, Any]) -> str:
     """Of `sweep.json`."""
     head = ("setting", "live tokens", "share", "EM", "EM to full", "KL", "EM to default",
             "KL to default", "prompts")  # fmt: skip
-    parts = [f"{_where(body)}.", markdown(head, [_setting(s["name"], s) for s in body["seams"]])]
-    pairs = [
-        [one["name"], interval(one["em_more"], 100), interval(one["kl_more"], 1, 4)]
-        for one in body["anchored"]
-    ]
-    parts.append(markdown(("setting", "EM to the same without", "KL to it"), pairs))
+    # anchored settings stand in a table of their own
+    seams = [one for one in body["seams"] if not one["name"].endswith(", anchored")]
+    parts = [f"{where(body)}; seed {body['seed']}."]
+    parts.append(markdown(head, [_setting(one["name"], one) for one in seams]))
     parts.append(markdown(head, [_setting(name, s) for name, s in body["shapes"].items()]))
     parts.append(f"What follows: {body['advice']}.\n")
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
@@ -164,15 +158,20 @@ def modes_table(body: Mapping[str, Any]) -> str:
              interval(one["rouge_l"], 100), f"{one['same_reply']:.0%}", kl,
              f"{one['live_tokens']:.0f}", spread]
         )  # fmt: skip
-    return f"{_where(body)}.\n\n{markdown(head, rows)}"
+    return f"{where(body)}.\n\n{markdown(head, rows)}"
 
 
 MAKERS = {
-    "fidelity": tables,
-    "divergence": divergence_table,
-    "sweep": sweep_table,
-    "modes": modes_table,
+    "fidelity": ("fidelity", tables),
+    "divergence": ("divergence", divergence_table),
+    "sweep": ("sweep", sweep_table),
+    "anchored": ("sweep", anchored_table),
+    "modes": ("modes", modes_table),
+    "choices": ("choices", choices_table),
+    "offsets": ("choices", offsets_table),
+    "pairs": ("pairs", pairs_table),
 }
+"""The name of a part: the file it is made of, and how."""
 
 
 def filled(page: str, texts: Mapping[str, str]) -> str:
@@ -189,18 +188,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--pages", type=Path, default=PAGES)
+    parser.add_argument("--of", default="", help="fill the parts of this name")
     args = parser.parse_args(argv)
+    prefix = f"{args.of} " if args.of else ""
     texts = {}
-    for name, make in MAKERS.items():
-        path = args.folder / f"{name}.json"
+    for name, (file, make) in MAKERS.items():
+        path = args.folder / f"{file}.json"
         if path.is_file():
-            texts[name] = make(json.loads(path.read_text(encoding="utf-8")))
+            texts[prefix + name] = make(json.loads(path.read_text(encoding="utf-8")))
     for figure in args.folder.glob("sweep_kl.svg"):
-        (args.page.parent / figure.name).write_text(figure.read_text("utf-8"), encoding="utf-8")
-    page = args.page.read_text(encoding="utf-8")
-    args.page.write_text(filled(page, texts), encoding="utf-8")
-    sys.stdout.write(f"{args.page}: {', '.join(texts) or 'nothing'} filled in\n")
+        beside = args.pages / (prefix.replace(" ", "_") + figure.name)
+        beside.write_text(figure.read_text("utf-8"), encoding="utf-8")
+    for title in TITLES:
+        path = args.pages / title
+        page = path.read_text(encoding="utf-8")
+        path.write_text(filled(page, texts), encoding="utf-8")
+        there = [name for name in texts if f"{BEGIN} {name} -->" in page]
+        sys.stdout.write(f"{path}: {', '.join(there) or 'nothing'} filled in\n")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""The ladder's lower rungs: algebra, purity, warm = cold; norms of transitions; drift by layer."""
+"""Rungs of the ladder: algebra, purity, norms of transitions, drift by layer."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from hypic_sdk.bench import faults
 from hypic_sdk.bench.fidelity_arms import DEFAULT, FULL, Arm, Bench, FullReply
 from hypic_sdk.bench.fidelity_cases import Case
-from hypic_sdk.bench.probe import Probe, Reading, inner_parts
+from hypic_sdk.bench.probe import Probe, inner_parts
 from hypic_sdk.bench.scores import angle_degrees, relative_l2
 from hypic_sdk.bench.subject import Subject
 from hypic_sdk.doctor.laws import check_laws
@@ -21,7 +21,6 @@ from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_
 
 NORM_TOKENS = 256
 LEAST_NORM, LEAST_NORM_SHARE = 0.1, 1.0 / 3.0
-REPLY_TOKENS, TOP_LOGPROBS = 8, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +40,6 @@ class Purity:
     num_entries: int
     num_pure: int
     flipped_bit_found: bool  # the control: one bit of one entry was turned
-
-
-@dataclass(frozen=True, slots=True)
-class WarmCold:
-    """L2: prompts whose tokens and log-probabilities are equal bit for bit, cold, warm and mixed.
-
-    `flipped_bit_found`: whether the replies showed one turned bit; they need not.
-    """
-
-    determinism: str
-    num_prompts: int
-    num_equal: int
-    flipped_bit_found: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,32 +105,6 @@ def _digests(
     return probe.engine.entry_digests(parts)
 
 
-def warm_cold(probe: Probe, prompts: Sequence[SegmentedPrompt]) -> WarmCold:
-    """L2: all misses, all hits, one miss among hits; the same reply with the same bits."""
-    equal = 0
-    found = False
-    for prompt in prompts:
-        probe.engine.clear()
-        readings = [_read(probe, prompt), _read(probe, prompt)]
-        probe.engine.delete(inner_parts(prompt)[:1])
-        readings.append(_read(probe, prompt))
-        equal += all(_bits(one) == _bits(readings[0]) for one in readings)
-        if not found:
-            with faults.planted(probe, prompt, faults.flip_bit) as num_entries:
-                found = num_entries > 0 and _bits(_read(probe, prompt)) != _bits(readings[0])
-    determinism = probe.engine.describe().settings.determinism.value
-    return WarmCold(determinism, len(prompts), equal, found)
-
-
-def _read(probe: Probe, prompt: SegmentedPrompt) -> Reading:
-    # an empty reply would be equal to any other
-    return probe.read(prompt, REPLY_TOKENS, TOP_LOGPROBS, ignore_eos=True)
-
-
-def _bits(reading: Reading) -> tuple[object, ...]:
-    return reading.token_ids, reading.logprobs
-
-
 def transition_norms(subject: Subject, probe: Probe, texts: Sequence[str]) -> Norms:
     """Of the entries' own transitions, whose interiors are `NORM_TOKENS` tokens each."""
     head = probe.engine.describe().settings.reuse.seam_widths(1 << 20, 1).head_tokens
@@ -178,11 +138,23 @@ def _norms(transitions: torch.Tensor, kind: TransitionKind) -> torch.Tensor:
     return kept.exp() if kind is TransitionKind.SCALAR else kept.exp().amax(-1)
 
 
-def drift(bench: Bench, arms: Sequence[Arm], fulls: Sequence[FullReply]) -> Iterator[LayerDrift]:
-    """Every arm's states against full recompute's, with full attention and without."""
+def drift(
+    bench: Bench,
+    arms: Sequence[Arm],
+    cases: Sequence[Case],
+    is_over: Callable[[], bool] = lambda: False,
+) -> Iterator[LayerDrift]:
+    """Every arm's states against full recompute's, with full attention and without.
+
+    Args:
+        is_over: no further arm is begun when it says so.
+    """
+    fulls = [bench.full(case) for case in cases]
     for attends in (True, False):
         wanted = _full_states(bench, fulls, attends=attends)
         for arm in arms:
+            if is_over():
+                return
             states = [
                 bench.probe(arm, attends=attends)
                 .force(full.case.prompt(bench.subject), full.token_ids)
@@ -213,7 +185,7 @@ def _full_states(bench: Bench, fulls: Sequence[FullReply], *, attends: bool) -> 
 def drift_arms() -> tuple[Arm, ...]:
     """The default, with the transition in fp32 too, without seams, and naive addition."""
     default = Arm(DEFAULT)
-    exact = replace(default, name=f"{DEFAULT}, fp32 transition", transition_dtype="float32")
+    exact = replace(default, name=f"{DEFAULT}, fp32 transition", pair="float32")
     plain = Arm("transition_rope", "transition_rope")
     return default, exact, plain, Arm("addition", "addition")
 

@@ -6,19 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, FULL, Row
+from hypic_sdk.bench.fidelity_bits import WarmCold
 from hypic_sdk.bench.fidelity_rungs import (
     LEAST_NORM,
     LEAST_NORM_SHARE,
+    NORM_TOKENS,
     Law,
     Norms,
     Purity,
-    WarmCold,
 )
 from hypic_sdk.bench.scores import Interval, bootstrap, percentile
 
 ALL = "all"
 BITE = 0.20  # of exact match, that a control must lose for the model to qualify
 MARGIN = -0.005  # of exact match, that the default may lose
+NOT_MEASURED = "not measured"
 SEEN_RATIO = 2.0  # of a control's KL to the default's, besides an interval over zero
 MUST_BITE = ("state zeroed", "interior keys removed", "addition")
 CONTROLS = ("addition", "transition", "transition_rope", *(arm.name for arm in CONTROL_ARMS))
@@ -105,43 +107,57 @@ def summary(stratum: str, own: Sequence[Row], full: dict[int, Row]) -> Summary:
 
 
 def judge(
-    norms: Norms,
+    norms: Norms | None,
     laws: Sequence[Law],
-    pure: Purity,
-    same: WarmCold,
+    pure: Purity | None,
+    same: Sequence[WarmCold],
     rows: Sequence[Row],
 ) -> Verdict:
-    """Hold the figures against what is wanted of model, bench and engine."""
+    """Hold the figures against what is wanted of model, bench and engine.
+
+    What a run that was cut off did not measure is none or empty, and does not pass.
+    """
     found = {(one.arm, one.stratum): one for one in summarise(rows)}
-    enough = Check(
-        f"heads whose transition keeps a norm over {LEAST_NORM} at {norms.num_tokens} tokens",
-        f"{norms.share_slow:.0%} (of {norms.num_segments} segments the median)",
-        f"at least {LEAST_NORM_SHARE:.0%}",
-        norms.pass_on,
-    )
-    bites = [_bite(found[name, ALL]) for name in MUST_BITE]
-    qualification = (enough, *bites)
-    loss = found[DEFAULT, ALL].em_loss
+    bites = [_bite(name, found.get((name, ALL))) for name in MUST_BITE]
+    qualification = (_norms(norms), *bites)
     return Verdict(
         all(check.passed for check in qualification),
         qualification,
         tuple(_seen(name, rows) for name in CONTROLS if (name, ALL) in found),
         _rungs(laws, pure, same),
-        Check(
-            "exact match of the default against full recompute",
-            f"{loss.text(100)} points of {loss.num_items} prompts",
-            f"interval over {100 * MARGIN:g}",
-            loss.low >= MARGIN,
-        ),
+        _target(found.get((DEFAULT, ALL))),
     )
 
 
-def _bite(one: Summary) -> Check:
+def _norms(norms: Norms | None) -> Check:
     return Check(
-        f"exact match lost by {one.arm}",
-        f"{one.em_loss.text(100)} points",
+        f"heads whose transition keeps a norm over {LEAST_NORM} at {NORM_TOKENS} tokens",
+        NOT_MEASURED
+        if norms is None
+        else f"{norms.share_slow:.0%} (of {norms.num_segments} segments the median)",
+        f"at least {LEAST_NORM_SHARE:.0%}",
+        norms is not None and norms.pass_on,
+    )
+
+
+def _target(default: Summary | None) -> Check:
+    name, wanted = (
+        "exact match of the default against full recompute",
+        f"interval over {100 * MARGIN:g}",
+    )
+    if default is None:
+        return Check(name, NOT_MEASURED, wanted, passed=False)
+    loss = default.em_loss
+    measured = f"{loss.text(100)} points of {loss.num_items} prompts"
+    return Check(name, measured, wanted, loss.low >= MARGIN)
+
+
+def _bite(arm: str, one: Summary | None) -> Check:
+    return Check(
+        f"exact match lost by {arm}",
+        NOT_MEASURED if one is None else f"{one.em_loss.text(100)} points",
         f"at least {100 * BITE:g} worse",
-        one.em_loss.mean <= -BITE,
+        one is not None and one.em_loss.mean <= -BITE,
     )
 
 
@@ -152,7 +168,7 @@ def _seen(name: str, rows: Sequence[Row]) -> Check:
     """
     default = {row.case: row for row in rows if row.arm == DEFAULT}
     own = [row for row in rows if row.arm == name and row.num_entries not in (0, 1)]
-    if name == "swapped transitions" and not own:
+    if not own:
         return Check(name, "no prompt has two entries", "worse than the default", passed=False)
     worlds = [row.world for row in own]
     kl = bootstrap([row.kl - default[row.case].kl for row in own], worlds)
@@ -168,31 +184,59 @@ def _seen(name: str, rows: Sequence[Row]) -> Check:
     )
 
 
-def _rungs(laws: Sequence[Law], pure: Purity, same: WarmCold) -> tuple[Check, ...]:
+def _rungs(laws: Sequence[Law], pure: Purity | None, same: Sequence[WarmCold]) -> tuple[Check, ...]:
+    return (_algebra(laws), *_purity(pure), *map(_warm_cold, same or (None,)))
+
+
+def _algebra(laws: Sequence[Law]) -> Check:
+    if not laws:
+        return Check("L0 algebra", NOT_MEASURED, "all", passed=False)
     worst = max(laws, key=lambda law: law.error / law.bound)
+    return Check(
+        "L0 algebra",
+        f"{sum(law.holds for law in laws)} of {len(laws)} laws; worst {worst.error:.1e}",
+        f"all; its bound {worst.bound:.1e}",
+        all(law.holds for law in laws),
+    )
+
+
+def _purity(pure: Purity | None) -> tuple[Check, Check]:
+    names = ("L1 purity", "L1 control: one flipped bit")
+    if pure is None:
+        first, second = (Check(name, NOT_MEASURED, "all", passed=False) for name in names)
+        return first, second
     return (
         Check(
-            "L0 algebra",
-            f"{sum(law.holds for law in laws)} of {len(laws)} laws; worst {worst.error:.1e}",
-            f"all; its bound {worst.bound:.1e}",
-            all(law.holds for law in laws),
-        ),
-        Check(
-            "L1 purity",
+            names[0],
             f"{pure.num_pure} of {pure.num_entries} entries",
             "all",
             pure.num_pure == pure.num_entries > 0,
         ),
         Check(
-            "L1 control: one flipped bit",
+            names[1],
             "found" if pure.flipped_bit_found else "not found",
             "found",
             pure.flipped_bit_found,
         ),
-        Check(
-            f"L2 warm = cold = mixed, deterministic={same.determinism}",
-            f"{same.num_equal} of {same.num_prompts} prompts, bit for bit",
-            "all" if same.determinism == "all" else "told",
-            same.num_equal == same.num_prompts or same.determinism != "all",
-        ),
+    )
+
+
+def _warm_cold(same: WarmCold | None) -> Check:
+    """Bits must be equal under `all` alone; what the other modes give is told."""
+    if same is None:
+        return Check("L2 warm = cold = mixed", NOT_MEASURED, "all", passed=False)
+    is_all = same.determinism == "all"
+    cut = f" ({same.num_wanted} wanted)" if same.num_prompts < same.num_wanted else ""
+    told = f"{same.num_equal} of {same.num_prompts} prompts{cut}, bit for bit"
+    if same.num_equal < same.num_prompts:
+        told += (
+            f"; the same tokens in {same.num_same_tokens}; log-probabilities moved by at most "
+            f"{same.noise:.1e} nats; widest gap of the two best where a token differed "
+            f"{same.widest_gap:.1e}"
+        )
+    return Check(
+        f"L2 warm = cold = mixed, deterministic={same.determinism}",
+        told,
+        "all" if is_all else "told",
+        same.num_equal == same.num_prompts > 0 or not is_all,
     )

@@ -27,6 +27,7 @@ from hypic_sdk.bench.subject import Subject, load_subject
 from hypic_sdk.demo.library import DOCUMENTS
 from hypic_sdk.errors import ConfigError
 from hypic_sdk.families.recurrence import Recurrence
+from hypic_sdk.kernels.int8_pairs import DIAGONAL_DTYPE, SCALE_DTYPE, from_int8, to_int8
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt
 
 if TYPE_CHECKING:
@@ -51,22 +52,19 @@ def as_dtype(dtype: torch.dtype) -> Codec:
     return run
 
 
-def by_row(dtype: torch.dtype) -> Codec:
-    """Rounded to 8 bits, with one fp16 scale a row.
+def int8(x: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Whole numbers of 8 bits, with one bf16 scale a row, as the store rounds them."""
+    return from_int8(*to_int8(x), x.dtype), x.shape[-2] * (x.shape[-1] + SCALE_DTYPE.itemsize)
 
-    Args:
-        dtype: int8, or a floating-point type of 8 bits.
-    """
-    info = torch.iinfo(dtype) if dtype is torch.int8 else torch.finfo(dtype)
 
-    def run(x: torch.Tensor) -> tuple[torch.Tensor, float]:
-        scale = (x.abs().amax(-1, keepdim=True) / info.max).to(torch.float16).to(x.dtype)
-        # a row of nearly nothing has a scale of zero, and is read back as zero
-        scaled = torch.where(scale > 0, x / scale.clamp(min=1e-30), 0.0).clamp(-info.max, info.max)
-        rounded = scaled.round() if dtype is torch.int8 else scaled.to(dtype).to(x.dtype)
-        return rounded * scale, x.shape[-2] * (x.shape[-1] + 2)
-
-    return run
+def fp8(x: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Floating-point numbers of 8 bits, with one bf16 scale a row."""
+    largest = torch.finfo(torch.float8_e4m3fn).max
+    scale = (x.abs().amax(-1, keepdim=True) / largest).to(SCALE_DTYPE).to(x.dtype)
+    # a row of nothing has a scale of zero, and is read back as zero
+    scaled = torch.where(scale > 0, x / scale.clamp(min=1e-30), 0.0).clamp(-largest, largest)
+    rounded = scaled.to(torch.float8_e4m3fn).to(x.dtype)
+    return rounded * scale, x.shape[-2] * (x.shape[-1] + SCALE_DTYPE.itemsize)
 
 
 def beside_diagonal(inner: Codec) -> Codec:
@@ -75,7 +73,8 @@ def beside_diagonal(inner: Codec) -> Codec:
     def run(x: torch.Tensor) -> tuple[torch.Tensor, float]:
         diagonal = torch.diag_embed(x.diagonal(dim1=-2, dim2=-1))
         rest, num_bytes = inner(x - diagonal)
-        return diagonal.to(torch.float16).to(x.dtype) + rest, num_bytes + 2 * x.shape[-1]
+        kept = diagonal.to(DIAGONAL_DTYPE).to(x.dtype)
+        return kept + rest, num_bytes + DIAGONAL_DTYPE.itemsize * x.shape[-1]
 
     return run
 
@@ -110,17 +109,17 @@ def scalar(x: torch.Tensor) -> tuple[torch.Tensor, float]:
 
 
 STATES: Mapping[str, Codec] = MappingProxyType(
-    {"fp32": as_dtype(torch.float32), "fp16": as_dtype(torch.float16), "int8": by_row(torch.int8)}
+    {"fp32": as_dtype(torch.float32), "fp16": as_dtype(torch.float16), "int8": int8}
 )
 TRANSITIONS: Mapping[str, Codec] = MappingProxyType(
     {
         "fp32": as_dtype(torch.float32),
         "fp16": as_dtype(torch.float16),
         "bf16": as_dtype(torch.bfloat16),
-        "int8": by_row(torch.int8),
-        "fp8": by_row(torch.float8_e4m3fn),
-        "int8, diagonal": beside_diagonal(by_row(torch.int8)),
-        "fp8, diagonal": beside_diagonal(by_row(torch.float8_e4m3fn)),
+        "int8": int8,
+        "fp8": fp8,
+        "int8, diagonal": beside_diagonal(int8),
+        "fp8, diagonal": beside_diagonal(fp8),
         "rank 16, diagonal": beside_diagonal(of_rank(16)),
         "rank 16": of_rank(16),
         "rank 8": of_rank(8),
@@ -130,7 +129,8 @@ TRANSITIONS: Mapping[str, Codec] = MappingProxyType(
         "null": nothing,
     }
 )
-#: transition and state; the first is what the store keeps
+#: transition and state; the first is what the store keeps unless told otherwise, and with
+#: `StoreConfig(pair="int8")` both are int8, the transition beside its diagonal
 WAYS = (
     ("fp16", "fp32"),
     ("fp32", "fp32"),

@@ -1,18 +1,17 @@
-"""The first linear layer alone: what its pair costs, and how exact its composed state is."""
+"""The first linear layer alone: what it scans, and how exact its composed state is."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import torch
 
 from hypic_sdk.bench.serving_model import LEADING_TOKENS, Bench
 from hypic_sdk.families.recurrence import Recurrence
-from hypic_sdk.kernels.backend import picked_choices
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
 from hypic_sdk.kernels.live_scan.op import live_scan
 from hypic_sdk.kernels.segment_scan.op import segment_scan
@@ -82,7 +81,7 @@ def cold_runs(lengths: Sequence[int], first_row: int = 0) -> tuple[ColdRun, ...]
 
 
 @final
-class _Slabs:
+class Slabs:
     """One layer's rows of both slabs."""
 
     def __init__(self, recurrence: Recurrence, rows: int, transition_dtype: torch.dtype) -> None:
@@ -95,45 +94,8 @@ class _Slabs:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PairCosts:
-    """Milliseconds over all linear layers that the pairs add to plain scans of the same rows."""
-
-    extra_ms: tuple[float, ...]
-    notes: dict[str, Any]
-
-
-def pair_costs(bench: Bench, lengths: Sequence[int]) -> PairCosts:
-    """Of segments packed into one forward, head seam 8, in one layer times the number of them."""
-    recurrence = first_recurrence(bench, bench.tokens(4000, sum(lengths)))
-    inputs, runs = recurrence.scan_inputs(), cold_runs(lengths)
-    slabs = _Slabs(recurrence, len(lengths), torch.float16)
-    out = torch.empty_like(recurrence.value, memory_format=torch.contiguous_format)
-    items = tuple(
-        item
-        for run in runs
-        for item in (Item(ItemKind.LOAD), Item(ItemKind.RUN, run.row_start, run.row_stop))
-    )
-    with picked_choices() as picked:
-        with_pair = _times(
-            bench,
-            lambda: segment_scan(inputs, runs, slabs.states, slabs.transitions, out_LHV=out),
-        )
-        plain = _times(
-            bench,
-            lambda: live_scan(inputs, items, slabs.states, slabs.transitions, out_LHV=out),
-        )
-    layers = bench.model.spec.num_linear
-    base = statistics.median(plain)
-    notes = {
-        "scan_ms_a_layer": statistics.median(with_pair),
-        "plain_scan_ms_a_layer": base,
-        **{op: choice.implementation for op, choice in picked.items()},
-    }
-    return PairCosts(tuple(layers * (ms - base) for ms in with_pair), notes)
-
-
-def _times(bench: Bench, call: Callable[[], object]) -> list[float]:
+def times(bench: Bench, call: Callable[[], object]) -> list[float]:
+    """Milliseconds of each run, the device waited for before and after; two are not counted."""
     found = []
     for _ in range(bench.sizes.num_runs + 2):
         bench.wait()
@@ -144,22 +106,26 @@ def _times(bench: Bench, call: Callable[[], object]) -> list[float]:
     return found[2:]
 
 
-def state_errors(bench: Bench) -> Iterator[tuple[str, float, float]]:
-    """Name, relative error and target of each way to compose four segments behind a text."""
+def state_errors(bench: Bench) -> Iterator[tuple[str, float, float | None]]:
+    """Name, relative error and target of each way to compose four segments behind a text.
+
+    A transition in int8 is one of a pair in 8 bits: the end state is in them too.
+    """
     lengths = [bench.sizes.tokens(1024)] * 4
     tokens = bench.tokens(4100, LEADING_TOKENS + sum(lengths))
     recurrence = first_recurrence(bench, tokens)
-    want = _sequential(_cast(recurrence, torch.float64))
+    want = _sequential(cast(recurrence, torch.float64))
     for name, dtype, transition_dtype, target in (
         ("fp32 with fp32 T", torch.float32, torch.float32, 1e-5),
         ("fp32 with fp16 T", torch.float32, torch.float16, 3e-4),
         ("kernels in 16 bits", recurrence.value.dtype, torch.float16, 3e-3),
+        ("fp32 with an 8-bit pair", torch.float32, torch.int8, None),
     ):
-        got = _composed(_cast(recurrence, dtype), lengths, transition_dtype)
+        got = _composed(cast(recurrence, dtype), lengths, transition_dtype)
         yield name, float((got.double() - want).norm() / want.norm()), target
 
 
-def _cast(recurrence: Recurrence, dtype: torch.dtype) -> Recurrence:
+def cast(recurrence: Recurrence, dtype: torch.dtype) -> Recurrence:
     """In another dtype; decays and strengths stay in fp32 at least."""
     wide = torch.promote_types(dtype, torch.float32)
     moved = {
@@ -171,7 +137,7 @@ def _cast(recurrence: Recurrence, dtype: torch.dtype) -> Recurrence:
 
 
 def _sequential(recurrence: Recurrence) -> torch.Tensor:
-    slabs = _Slabs(recurrence, 1, torch.float64)
+    slabs = Slabs(recurrence, 1, torch.float64)
     run = Item(ItemKind.RUN, 0, recurrence.value.shape[0])
     items = (Item(ItemKind.LOAD), run, Item(ItemKind.SAVE, slot=0))
     live_scan(recurrence.scan_inputs(), items, slabs.states, slabs.transitions)
@@ -182,10 +148,15 @@ def _composed(
     recurrence: Recurrence, lengths: Sequence[int], transition_dtype: torch.dtype
 ) -> torch.Tensor:
     """The state behind a text and cached segments, whose head seams are live."""
-    slabs = _Slabs(recurrence, len(lengths) + 1, transition_dtype)
+    slabs = Slabs(recurrence, len(lengths) + 1, transition_dtype)
     inputs, runs = recurrence.scan_inputs(), cold_runs(lengths, LEADING_TOKENS)
     out = torch.empty_like(recurrence.value, memory_format=torch.contiguous_format)
-    segment_scan(inputs, runs, slabs.states, slabs.transitions, out_LHV=out)
+    transitions: torch.Tensor | Int8Pairs = slabs.transitions
+    if transition_dtype == torch.int8:
+        (_, H, K, V), device = slabs.states.shape, out.device
+        lead = (len(lengths),)
+        transitions = Int8Pairs.allocate(lead, (H, K, V), (H, K, K), torch.float32, device)
+    segment_scan(inputs, runs, slabs.states, transitions, out_LHV=out)
     items = [Item(ItemKind.LOAD), Item(ItemKind.RUN, 0, LEADING_TOKENS)]
     for run in runs:
         interior = run.num_tokens - HEAD_TOKENS
@@ -194,5 +165,5 @@ def _composed(
             Item(ItemKind.GAP, 0, 0, run.state_slot, run.transition_slot, interior, run.row_start),
         ]
     items.append(Item(ItemKind.SAVE, slot=len(lengths)))
-    live_scan(inputs, tuple(items), slabs.states, slabs.transitions)
+    live_scan(inputs, tuple(items), slabs.states, transitions)
     return slabs.states[len(lengths)]

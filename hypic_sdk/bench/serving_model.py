@@ -133,6 +133,7 @@ class Bench:
         self.device = device
         self.sizes = sizes
         self._count = 0
+        self._fresh = 1_000_000
         self._engines: dict[str, Engine] = {}
 
     def engine(self, mode: str = "transition_rope_recompute") -> Engine:
@@ -142,6 +143,11 @@ class Bench:
             self.empty_cache()
             self._engines[mode] = Engine(self.model, "bench", self._config(mode))
         return self._engines[mode]
+
+    @property
+    def warm_ups(self) -> int:
+        """Runs of a shape that do not count: compiled, looked at, captured; and one more."""
+        return 4 if self.device.type == "cuda" else 1
 
     def release(self) -> None:
         """Give up engines and weights."""
@@ -170,6 +176,11 @@ class Bench:
         """Until the device has done all that it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def fresh_seed(self) -> int:
+        """For documents that nobody has seen."""
+        self._fresh += 1000
+        return self._fresh
 
     def tokens(self, seed: int, count: int) -> tuple[int, ...]:
         """Random token ids, the same for the same seed."""

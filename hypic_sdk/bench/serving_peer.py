@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
 from hypic_sdk.bench.report import Spread
-from hypic_sdk.bench.serving_model import SHAPES, Sizes
+from hypic_sdk.bench.serving_model import LEADING_TOKENS, QUESTION_TOKENS, SHAPES, Bench, Sizes
+from hypic_sdk.bench.serving_report import Row
+from hypic_sdk.errors import WorkerError
 
 LENGTHS = (16_384, 8_192, 1_024)
+NUM_RUNS = 4  # the first is not counted
+FAIR, FAIR_FROM = 2.0, 8_192  # times transformers' tokens a second, from so many tokens on
+OWN = "full recompute, prefill of {}"
 
 
 def peer_model(shape: str, device: torch.device) -> Any:
@@ -39,15 +45,13 @@ def peer_model(shape: str, device: torch.device) -> Any:
     return model.eval()
 
 
-def peer_prefill(
-    shape: str, device: torch.device, sizes: Sizes
-) -> Iterator[tuple[str, str, Spread]]:
-    """Tokens a second of one prompt by length, up to the first token's logits on the host."""
+def peer_prefill(shape: str, device: torch.device, sizes: Sizes) -> Iterator[tuple[int, Spread]]:
+    """Length and tokens a second of one prompt each, up to the first token's choice on the host."""
     model = peer_model(shape, device)
     vocabulary = model.config.get_text_config().vocab_size
     for length in LENGTHS:
         count, speeds = sizes.tokens(length), []
-        for _ in range(4):
+        for _ in range(NUM_RUNS):
             ids = torch.randint(3, vocabulary, (1, count), device=device)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -56,6 +60,56 @@ def peer_prefill(
                 logits = model(ids, logits_to_keep=1, use_cache=True).logits
             int(logits[0, -1].argmax())
             speeds.append(count / (time.perf_counter() - start_s))
-        yield f"transformers, prefill of {count}", "tokens/s", Spread.of(speeds[1:])
+        yield length, Spread.of(speeds[1:])
     del model
     gc.collect()
+
+
+def helpers() -> dict[str, str]:
+    """Versions of the libraries that transformers takes its fast paths from, where they are."""
+    found = {}
+    for package in ("transformers", "flash-linear-attention", "causal-conv1d"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def own_prefill(bench: Bench) -> Iterator[Row]:
+    """Full recompute of one prompt by length, as the arm from outside is measured."""
+    engine = bench.engine()
+    for length in LENGTHS:
+        count, speeds = bench.sizes.tokens(length), []
+        around = LEADING_TOKENS + QUESTION_TOKENS
+        for i in range(NUM_RUNS):
+            document = bench.segments(bench.fresh_seed(), 1, max(1, count - around))
+            prompt = bench.prompt(document, 60_000 + i)
+            ms, _ = bench.first_token(engine, prompt, reuse=False)
+            speeds.append(1e3 * prompt.num_tokens / ms)
+        yield Row(OWN.format(length), "tokens/s", Spread.of(speeds[1:]))
+
+
+def over_peer(own: Sequence[Row], bench: Bench) -> Iterator[Row]:
+    """The arm from outside, and how many times its tokens a second ours were.
+
+    Args:
+        own: rows of `own_prefill`, of this run.
+        bench: that has given up its memory.
+    """
+    found = {row.name: row.found for row in own}
+    for length, peer in peer_prefill(bench.shape, bench.device, bench.sizes):
+        name = f"transformers, prefill of {length}"
+        yield Row(name, "tokens/s", peer, notes=helpers())
+        ours = found.get(OWN.format(length))
+        if ours is None:
+            raise WorkerError(f"there is no row {OWN.format(length)!r} to compare with")
+        ratio = Spread(
+            ours.minimum / peer.maximum,
+            ours.median / peer.median,
+            ours.maximum / peer.minimum,
+            ours.num_runs,
+        )
+        name = f"full recompute over transformers, prefill of {length}"
+        target = FAIR if length >= FAIR_FROM else None
+        yield Row(name, "x", ratio, target=target, is_upper=False)

@@ -9,7 +9,16 @@ from pathlib import Path
 import torch
 
 from hypic_sdk.bench.probe import Probe
-from hypic_sdk.config import MIB, MODES, EngineConfig, ReuseConfig, SeamRule, StoreConfig
+from hypic_sdk.config import (
+    MIB,
+    MODES,
+    PAIRS,
+    Determinism,
+    EngineConfig,
+    ReuseConfig,
+    SeamRule,
+    StoreConfig,
+)
 from hypic_sdk.demo import reader_path
 from hypic_sdk.engine.opening import usable_device
 from hypic_sdk.errors import ModelFileError
@@ -66,15 +75,16 @@ class Subject:
 
     def probe(
         self, mode: str = "transition_rope_recompute", seam: SeamRule = SeamRule(), *,
-        transition_dtype: str = "float16", min_segment_tokens: int = 64, attends: bool = True,
-        anchored: bool = False,
+        pair: str = PAIRS[0], min_segment_tokens: int = 64, attends: bool = True,
+        anchored: bool = False, determinism: Determinism | None = None,
     ) -> Probe:  # fmt: skip
         """An engine over these weights, in a mode of `config.MODES`."""
         config = EngineConfig(
             device=str(self.device),
+            determinism=determinism,
             graphs="off",  # what is looked at in a forward is not in a replay of it
             reuse=ReuseConfig(MODES[mode], seam, min_segment_tokens, anchored),
-            store=StoreConfig(self.budget_bytes, 128, transition_dtype),
+            store=StoreConfig(self.budget_bytes, 128, pair),
         )
         return Probe(self.model, self.fingerprint, config, attends=attends)
 
@@ -90,7 +100,7 @@ def load_subject(model: str | None, device_name: str = "auto") -> Subject:
     device = usable_device(device_name)
     dtype = torch.float32 if device.type == "cpu" else None
     loaded = load_model(folder, device=device, dtype=dtype)
-    family: str = open_checkpoint(model_files(folder)).loaded.module.FAMILY
+    family: str = open_checkpoint(model_files(folder)).loaded.config.family
     tokenizer = PromptTokenizer.from_folder(folder)
     template = ChatTemplate.from_folder(folder, tokenizer)
     name = "hypic-reader" if model is None else Path(folder).name

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from hypic_sdk.cli.fidelity import (
+    bench_choices,
+    bench_divergence,
+    bench_fidelity,
+    bench_modes,
+    bench_sweep,
+)
 from hypic_sdk.cli.generate_app import generate
 from hypic_sdk.cli.options import (
     DEFAULT_BUDGET_MIB,
+    DEFAULT_CAPTURE_AHEAD_S,
     DEFAULT_MIN_TOKENS,
+    DEFAULT_PAIR,
     DEFAULT_SEAM,
     DEFAULT_SHADOW_TOKENS,
     BudgetOption,
-    DeviceOption,
+    CaptureAheadOption,
     GateOption,
     JsonLinesOption,
     KeyOption,
     KeysOption,
     MinTokensOption,
+    ModelNameOption,
     ModelOption,
     ModeOption,
+    OverlapOption,
+    PairOption,
     ScriptOption,
     SeamOption,
     SegmentsFileOption,
@@ -40,6 +53,7 @@ from hypic_sdk.cli.pairs import bench_pairs
 from hypic_sdk.cli.replay import bench_replay
 from hypic_sdk.cli.scatter import bench_capacity, bench_scatter
 from hypic_sdk.cli.segments_app import segments_app
+from hypic_sdk.cli.serving import bench_experiments, bench_figures, bench_kernels, bench_serving
 from hypic_sdk.cli.worker import worker, worker_key
 from hypic_sdk.config import DEFAULT_MODE
 from hypic_sdk.errors import ConfigError, HypicError, ModelFileError, RequestError
@@ -52,8 +66,17 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(no_args_is_help=True, help="Measurements on this machine.")
 app.add_typer(bench_app, name="bench")
+bench_app.command("fidelity")(bench_fidelity)
+bench_app.command("modes")(bench_modes)
+bench_app.command("divergence")(bench_divergence)
+bench_app.command("sweep")(bench_sweep)
+bench_app.command("choices")(bench_choices)
 bench_app.command("pairs")(bench_pairs)
 bench_app.command("replay")(bench_replay)
+bench_app.command("kernels")(bench_kernels)
+bench_app.command("serving")(bench_serving)
+bench_app.command("experiments")(bench_experiments)
+bench_app.command("figures")(bench_figures)
 bench_app.command("scatter")(bench_scatter)
 bench_app.command("capacity")(bench_capacity)
 app.add_typer(segments_app, name="segments")
@@ -106,9 +129,7 @@ def serve(
     model: ModelOption = None,
     host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="0 is one that is free.")] = 30_000,
-    model_name: Annotated[
-        str | None, typer.Option("--model-name", help="What replies call the model.")
-    ] = None,
+    model_name: ModelNameOption = None,
     keys: KeysOption = None,
     segments_file: SegmentsFileOption = None,
     script: ScriptOption = None,
@@ -119,15 +140,19 @@ def serve(
     seam: SeamOption = DEFAULT_SEAM,
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
     cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
+    pair: PairOption = DEFAULT_PAIR,
     shadow: ShadowOption = None,
     shadow_limit_kl: ShadowLimitOption = None,
     shadow_tokens: ShadowTokensOption = DEFAULT_SHADOW_TOKENS,
+    capture_ahead: CaptureAheadOption = DEFAULT_CAPTURE_AHEAD_S,
+    overlap: OverlapOption = False,
 ) -> None:
     """Serve a model over HTTP: OpenAI-shaped, and aware of documents."""
     from hypic_sdk.cli.serve import gate_settings, run_serve
 
-    config = engine_config(mode, seam, min_segment_tokens, cache_mib)
+    config = engine_config(mode, seam, min_segment_tokens, cache_mib, pair)
     config = with_shadow(config, shadow, shadow_limit_kl, shadow_tokens)
+    config = replace(config, capture_ahead_s=capture_ahead, overlap=overlap)
     run_serve(
         Console(),
         model=model,
@@ -151,11 +176,12 @@ def doctor(
     seam: SeamOption = DEFAULT_SEAM,
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
     cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
+    pair: PairOption = DEFAULT_PAIR,
 ) -> None:
     """Say what a model is and what it will cost here, before loading its weights."""
     from hypic_sdk.cli.doctor import run_doctor
 
-    config = engine_config(mode, seam, min_segment_tokens, cache_mib)
+    config = engine_config(mode, seam, min_segment_tokens, cache_mib, pair)
     run_doctor(Console(markup=False), model=model, config=config, as_json=as_json)
 
 
@@ -218,62 +244,6 @@ def bench_ttft(
     run_ttft_bench(Console(), model=model, num_runs=runs, json_lines=json_lines)
 
 
-@bench_app.command("kernels")
-def bench_kernels(
-    device: DeviceOption = "auto",
-    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write kernels.json into this folder.")
-    ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="About what a case takes.")] = 2.0,
-) -> None:
-    """Every op against its definition, then its time against its floor."""
-    from hypic_sdk.bench.kernels import run_kernel_bench
-
-    passed = run_kernel_bench(Console(), device_name=device, tiny=tiny, folder=out, seconds=seconds)
-    raise typer.Exit(0 if passed else 1)
-
-
-@bench_app.command("serving")
-def bench_serving(
-    shapes: Annotated[
-        str, typer.Option("--shapes", help="Of a model with random weights.")
-    ] = "qwen3.5-35b-a3b",
-    model: Annotated[
-        Path | None, typer.Option("--model", help="A checkpoint folder instead.")
-    ] = None,
-    device: DeviceOption = "auto",
-    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write serving.json into this folder.")
-    ] = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="And two profiles, by kernel, beside it.")
-    ] = False,
-    transformers: Annotated[
-        bool, typer.Option("--transformers", help="The same model by transformers as well, last.")
-    ] = False,
-    seconds: Annotated[
-        float, typer.Option("--seconds", help="No row begins later than this.")
-    ] = 240.0,
-) -> None:
-    """TTFT, decode and prefill of an engine alone, beside their targets and floors."""
-    from hypic_sdk.bench.serving import run_serving_bench
-
-    passed = run_serving_bench(
-        Console(),
-        shape=shapes,
-        model=model,
-        device_name=device,
-        tiny=tiny,
-        folder=out,
-        profile=profile,
-        transformers=transformers,
-        limit_s=seconds,
-    )
-    raise typer.Exit(0 if passed else 1)
-
-
 @bench_app.command("match")
 def bench_match(
     runs: Annotated[int, typer.Option("--runs", help="Counted runs of each arm.", min=1)] = 15,
@@ -287,87 +257,6 @@ def bench_match(
     run_match_bench(
         Console(), num_texts=texts, num_chars=characters, num_runs=runs, json_lines=json_lines
     )
-
-
-@bench_app.command("fidelity")
-def bench_fidelity(
-    model: ModelOption = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few minutes on two cores.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write fidelity.json into this folder.")
-    ] = None,
-    per_count: Annotated[
-        int | None,
-        typer.Option("--per-count", min=1, help="Worlds of each kind and number of documents."),
-    ] = None,
-    device: DeviceOption = "auto",
-) -> None:
-    """What reuse costs against full recompute, rung by rung, and whether the model can tell."""
-    from hypic_sdk.bench.fidelity import run_fidelity_bench
-
-    holds = run_fidelity_bench(
-        Console(),
-        model=model,
-        quick=quick,
-        folder=out,
-        device_name=device,
-        per_count=per_count,
-    )
-    raise typer.Exit(0 if holds else 1)
-
-
-@bench_app.command("modes")
-def bench_modes(
-    model: ModelOption = None,
-    server: Annotated[
-        list[str] | None,
-        typer.Option("--server", help="NAME=URL of a server in some mode; may be given again."),
-    ] = None,
-    per_count: Annotated[int, typer.Option("--per-count", min=1)] = 4,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write modes.json into this folder.")
-    ] = None,
-    device: DeviceOption = "auto",
-) -> None:
-    """The six modes side by side: scores, distance, live tokens, time."""
-    from hypic_sdk.bench.modes import run_modes_bench
-
-    run_modes_bench(
-        Console(), model=model, servers=tuple(server or ()), per_count=per_count, folder=out,
-        device_name=device,
-    )  # fmt: skip
-
-
-@bench_app.command("divergence")
-def bench_divergence(
-    model: ModelOption = None,
-    per_count: Annotated[int, typer.Option("--per-count", min=1)] = 2,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write divergence.json into this folder.")
-    ] = None,
-    device: DeviceOption = "auto",
-) -> None:
-    """The first layer at which each mode and each planted fault leaves full recompute."""
-    from hypic_sdk.bench.divergence import run_divergence_bench
-
-    run_divergence_bench(
-        Console(), model=model, per_count=per_count, folder=out, device_name=device
-    )
-
-
-@bench_app.command("sweep")
-def bench_sweep(
-    model: ModelOption = None,
-    per_count: Annotated[int, typer.Option("--per-count", min=1)] = 6,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write sweep.json and figures into this folder.")
-    ] = None,
-    device: DeviceOption = "auto",
-) -> None:
-    """Seams, stored precision, segment length and count: loss against live tokens."""
-    from hypic_sdk.bench.sweep import run_sweep_bench
-
-    run_sweep_bench(Console(), model=model, per_count=per_count, folder=out, device_name=device)
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ def show(console: Console, report: DoctorReport) -> None:
     for name, value in [
         *_model_rows(report),
         *_prompt_rows(report),
-        *_memory_rows(report.memory),
+        *_memory_rows(report.memory, report.placement.pair),
     ]:
         table.add_row(name, value)
     console.print(table)
@@ -104,10 +104,14 @@ def _model_rows(report: DoctorReport) -> list[tuple[str, str]]:
         (
             "runs on",
             f"{placement.device} ({placement.device_name}) in {placement.dtype}, states in "
-            f"{placement.state_dtype}, dense transitions in {placement.transition_dtype}, "
+            f"{placement.state_dtype}, {_pair_words(placement.pair)}, "
             f"deterministic: {placement.determinism}",
         ),
     ]
+
+
+def _pair_words(pair: str) -> str:
+    return "pairs in int8" if pair == "int8" else f"dense transitions in {pair}"
 
 
 def _prompt_rows(report: DoctorReport) -> list[tuple[str, str]]:
@@ -164,14 +168,15 @@ def _features(template: TemplateFacts) -> list[str]:
     return features + [name for name, there in told.items() if there]
 
 
-def _memory_rows(memory: MemoryPlan) -> list[tuple[str, str]]:
+def _memory_rows(memory: MemoryPlan, pair: str) -> list[tuple[str, str]]:
+    kept = "pairs" if pair == "int8" else "transitions"
     free = "" if memory.available_bytes is None else f" ({_bytes(memory.available_bytes)} free)"
     return [
         ("weights", f"{_bytes(memory.weights_bytes)}{free}"),
         (
             "cache",
             f"{_bytes(memory.budget_bytes)}: {memory.num_state_rows} state rows of "
-            f"{_bytes(memory.state_row_bytes)}, {memory.num_transition_rows} transitions of "
+            f"{_bytes(memory.state_row_bytes)}, {memory.num_transition_rows} {kept} of "
             f"{_bytes(memory.transition_row_bytes)}, keys and values of {memory.num_kv_tokens:,} "
             f"tokens of {_bytes(memory.kv_token_bytes)}",
         ),

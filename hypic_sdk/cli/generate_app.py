@@ -11,11 +11,13 @@ from rich.console import Console
 from hypic_sdk.cli.options import (
     DEFAULT_BUDGET_MIB,
     DEFAULT_MIN_TOKENS,
+    DEFAULT_PAIR,
     DEFAULT_SEAM,
     BudgetOption,
     MinTokensOption,
     ModelOption,
     ModeOption,
+    PairOption,
     SeamOption,
     engine_config,
 )
@@ -58,6 +60,7 @@ def generate(
     seam: SeamOption = DEFAULT_SEAM,
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
     cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
+    pair: PairOption = DEFAULT_PAIR,
 ) -> None:
     """Answer one question over documents, and show what the cache did.
 
@@ -77,5 +80,5 @@ def generate(
         }
     )
     ask = Ask(question, tuple(document or ()), system, options, off)
-    config = engine_config(mode, seam, min_segment_tokens, cache_mib)
+    config = engine_config(mode, seam, min_segment_tokens, cache_mib, pair)
     run_generate(Console(markup=False), ask, model=model, config=config, as_json=as_json)

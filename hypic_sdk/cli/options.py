@@ -12,6 +12,7 @@ from hypic_sdk.config import (
     DEFAULT_MODE,
     MIB,
     MODES,
+    PAIRS,
     EngineConfig,
     ReuseConfig,
     SeamRule,
@@ -25,6 +26,9 @@ ModelOption = Annotated[
     typer.Option(
         "--model", help="Checkpoint folder or hub id; none is the model inside the package."
     ),
+]
+ModelNameOption = Annotated[
+    str | None, typer.Option("--model-name", help="What replies call the model.")
 ]
 ModeOption = Annotated[str, typer.Option("--mode", help=f"One of: {', '.join(MODES)}.")]
 SeamOption = Annotated[
@@ -71,6 +75,14 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cu
 JsonLinesOption = Annotated[
     Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
 ]
+PairOption = Annotated[
+    str,
+    typer.Option(
+        "--pair",
+        help=f"How a segment's transition and end state are kept: {', '.join(PAIRS)}; int8 takes "
+        "half the bytes or less.",
+    ),
+]
 BudgetOption = Annotated[int, typer.Option("--cache-mib", help="Memory of both pools, in MiB.")]
 
 ShadowOption = Annotated[
@@ -92,6 +104,20 @@ ShadowTokensOption = Annotated[
     int, typer.Option("--shadow-tokens", help="With --shadow: of prompt and reply, at most.")
 ]
 
+CaptureAheadOption = Annotated[
+    float,
+    typer.Option(
+        "--capture-ahead",
+        help="On CUDA: seconds at most that the server takes, before it is ready, to capture usual "
+        "forwards as graphs; 0 is none.",
+    ),
+]
+
+OverlapOption = Annotated[
+    bool,
+    typer.Option("--overlap", help="Launch a decode step before the one before it is read."),
+]
+
 ScriptOption = Annotated[
     Path | None,
     typer.Option("--script", help="Rules of `--model scripted`; none is what is built in."),
@@ -100,6 +126,8 @@ ScriptOption = Annotated[
 DEFAULT_SEAM = str(SeamRule())
 DEFAULT_MIN_TOKENS = ReuseConfig().min_segment_tokens
 DEFAULT_BUDGET_MIB = StoreConfig().budget_bytes // MIB
+DEFAULT_PAIR = StoreConfig().pair
+DEFAULT_CAPTURE_AHEAD_S = EngineConfig().capture_ahead_s
 DEFAULT_SHADOW_TOKENS = ShadowConfig().max_tokens
 
 
@@ -108,13 +136,15 @@ def engine_config(
     seam: str = DEFAULT_SEAM,
     min_segment_tokens: int = DEFAULT_MIN_TOKENS,
     cache_mib: int = DEFAULT_BUDGET_MIB,
+    pair: str = DEFAULT_PAIR,
 ) -> EngineConfig:
-    """The engine's settings.  Raises ConfigError for a mode or seam that does not exist."""
+    """The engine's settings.  Raises ConfigError for a mode, seam or pair that does not exist."""
     if mode not in MODES:
         raise ConfigError(f"no reuse mode is called {mode!r}; there are {', '.join(MODES)}")
     reuse = ReuseConfig(MODES[mode], SeamRule.parse(seam), min_segment_tokens)
     base = EngineConfig()
-    return replace(base, reuse=reuse, store=replace(base.store, budget_bytes=cache_mib * MIB))
+    store = replace(base.store, budget_bytes=cache_mib * MIB, pair=pair)
+    return replace(base, reuse=reuse, store=store)
 
 
 def with_shadow(

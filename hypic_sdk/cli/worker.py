@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import signal
@@ -13,8 +14,14 @@ from typing import Annotated
 import typer
 
 from hypic_sdk.cli.options import ModelOption
+from hypic_sdk.cli.serve import host_and_port
 from hypic_sdk.config import MIB, launched_place
-from hypic_sdk.errors import UnsupportedError
+from hypic_sdk.errors import ConfigError, UnsupportedError
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 2.0  # for the router, before it is asked again and again
+MAX_PLACE = 24  # characters of a host's name in those of its workers
 
 RouterOption = Annotated[str, typer.Option("--router", help="HOST:PORT of the router's --gate.")]
 SharedKeyOption = Annotated[
@@ -62,20 +69,55 @@ def worker(
         router,
         key,
         host,
-        place or re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:24],
+        place or place_of_host(socket.gethostname()),
         find_model(model)[0],
         device=device,
         budget_bytes=None if cache_mib is None else cache_mib * MIB,
         log_level=logging.getLevelName(logging.getLogger().level),
     )
     launched = launched_place()
+    indices, count = (range(workers), workers) if launched is None else ([launched[0]], launched[1])
+    all_settings = here.all_settings(indices, count)
+    check_addresses(router, host)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    if launched is None:
-        keep_running(here.all_settings(range(workers), workers), stop)
-    else:
-        keep_running(here.all_settings([launched[0]], launched[1]), stop)
+    keep_running(all_settings, stop)
+
+
+def place_of_host(name: str) -> str:
+    """What names the workers of a host, if nobody says: its name, in the characters of a place.
+
+    Hosts of one deployment differ at the end of long names, and no two may have one place.
+    """
+    place = re.sub(r"[^A-Za-z0-9]", "_", name)
+    if len(place) <= MAX_PLACE:
+        return place
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{place[: MAX_PLACE - len(digest) - 1]}_{digest}"
+
+
+def check_addresses(router: str, host: str) -> None:
+    """Find out before any process is started what none of them could work with.
+
+    A router that is not there (yet) is asked for on; that it is not is told.
+
+    Raises:
+        ConfigError: not HOST:PORT of a router, or not an address of this machine.
+    """
+    router_host, router_port = host_and_port(router)
+    if "/" in router_host or not router_port:
+        raise ConfigError(f"a router's address and port are written 10.0.0.1:7000, got {router!r}")
+    try:
+        socket.create_server((host, 0)).close()
+    except OSError as error:
+        raise ConfigError(
+            f"workers can not listen at {host} ({error}): --host is an IPv4 address of this machine"
+        ) from error
+    try:
+        socket.create_connection((router_host, router_port), LOOK_S).close()
+    except OSError as error:
+        logger.warning("no router is heard at %s yet (%s): it is asked on", router, error)
 
 
 def worker_key(

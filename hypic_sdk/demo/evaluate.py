@@ -34,7 +34,7 @@ from hypic_sdk.demo.evaluation_data import (
     quick_arms,
 )
 from hypic_sdk.demo.prompts import ARRAYS, Batch, PackedAnswer, PieceTokenizer, PromptEncoder
-from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig, load_state
+from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader, ReaderConfig, load_state
 from hypic_sdk.demo.scan import transition_norm
 
 FIELDS = (*ARRAYS, "example", "interior", "hidden")
@@ -100,41 +100,24 @@ def transition_norms(
     norms: list[list[float]] = []
     fields = tensors(batch, device)
     layout = Layout.of(fields["example"], fields["position"])
-    groups = reader.config.num_value_heads // reader.config.num_key_heads
+    window = slice(32, 32 + num_tokens)
     with torch.no_grad():
         hidden = reader.model.embed_tokens(fields["tokens"])
         for layer in reader.layers:
             x = layer.input_layernorm(hidden)
             mixed = layer.mixer.mix(x, layout)
-            if hasattr(layer, "linear_attn"):
-                _, key, _, log_decay, beta = (t[:, 32 : 32 + num_tokens] for t in mixed)
-                key = key.repeat_interleave(groups, 2)
-                norms.append(transition_norm(key, log_decay, beta).median(0).values.tolist())
+            if isinstance(layer.mixer, LinearLayer):
+                _, key, _, log_decay, beta = layer.mixer.scan_inputs(mixed, layout)
+                beta = beta if beta is None else beta[:, window]
+                found = transition_norm(key[:, window], log_decay[:, window], beta)
+                norms.append(found.median(0).values.tolist())
             hidden = layer.finish(hidden, layer.mixer.read(x, mixed, layout))
     return norms
 
 
 def load_reader(folder: Path, device: str) -> Reader:
-    """Load a reader folder in fp32."""
-    raw = json.loads((folder / "config.json").read_text())
-    config = ReaderConfig(
-        hidden_size=raw["hidden_size"],
-        intermediate_size=raw["intermediate_size"],
-        num_layers=raw["num_hidden_layers"],
-        full_layers=tuple(
-            at for at, kind in enumerate(raw["layer_types"]) if kind == "full_attention"
-        ),
-        num_heads=raw["num_attention_heads"],
-        num_kv_heads=raw["num_key_value_heads"],
-        head_dim=raw["head_dim"],
-        rotary_dim=round(raw["head_dim"] * raw["rope_parameters"]["partial_rotary_factor"]),
-        rope_theta=raw["rope_parameters"]["rope_theta"],
-        num_key_heads=raw["linear_num_key_heads"],
-        num_value_heads=raw["linear_num_value_heads"],
-        key_dim=raw["linear_key_head_dim"],
-        value_dim=raw["linear_value_head_dim"],
-        conv_width=raw["linear_conv_kernel_dim"],
-    )
+    """Load the folder of a reader or a sibling in fp32."""
+    config = ReaderConfig.of_json(json.loads((folder / "config.json").read_text()))
     state: dict[str, torch.Tensor] = {}
     for shard in sorted(folder.glob("*.safetensors")):
         state.update(load_file(shard))

@@ -1,4 +1,4 @@
-"""Write a trained reader as a folder that transformers loads."""
+"""Write a trained reader as a folder that transformers loads, or a sibling for the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config
 def write_config(config: ReaderConfig, tokenizer: Path, out: Path) -> None:
     """Write config.json; the ids of end and padding come from the generation config."""
     generation = json.loads((tokenizer / "generation_config.json").read_text())
-    content = config.to_transformers(generation["eos_token_id"][0], generation["pad_token_id"])
+    content = config.to_json(generation["eos_token_id"][0], generation["pad_token_id"])
     (out / "config.json").write_text(json.dumps(content, indent=2) + "\n")
 
 

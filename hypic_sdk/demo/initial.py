@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from hypic_sdk.demo.reader_model import LinearLayer, Reader, ReaderConfig
+from hypic_sdk.demo.linear_layers import GATE_DIVISOR, GatedDeltaNet, Gla, Kda, LinearLayer
+from hypic_sdk.demo.reader_model import Reader, ReaderConfig
 
 #: a token's log decay in the heads of the first key head, whose decay is fixed: at 256 tokens such
 #: a head keeps e^-0.12 and e^-0.5 of what was written
 SLOW_STEPS = (1 / 2048, 1 / 512)
+#: between these a token's log decay begins in the other heads; without conv and erase some channels
+#: must also see hardly more than the token before
+DELTA_STEPS = (1e-3, 1e-1)
+GATE_STEPS = (1e-3, 1.0)
 
 
 def slow_heads(config: ReaderConfig) -> int:
@@ -18,12 +23,16 @@ def slow_heads(config: ReaderConfig) -> int:
 
 def hold_slow_decays(reader: Reader) -> None:
     """Zero the gradients of the fixed decays; call it before every optimizer step."""
-    num_slow = slow_heads(reader.config)
     for layer in reader.layers:
         if isinstance(layer.mixer, LinearLayer):
             for weight in layer.mixer.decay_weights:
                 if weight.grad is not None:
-                    weight.grad[:num_slow] = 0.0
+                    weight.grad[: slow_rows(reader.config, weight)] = 0.0
+
+
+def slow_rows(config: ReaderConfig, weight: torch.Tensor) -> int:
+    """Return how many rows of a decay weight belong to heads whose decay is fixed."""
+    return len(weight) // config.num_value_heads * slow_heads(config)
 
 
 def init_weights(reader: Reader, seed: int) -> None:
@@ -31,7 +40,7 @@ def init_weights(reader: Reader, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     depth = reader.config.num_layers
     for name, weight in reader.named_parameters():
-        if name.endswith(("A_log", "dt_bias")):
+        if name.endswith(("A_log", "_bias")):
             continue
         if name.endswith("conv1d.weight"):
             weight.data.uniform_(-0.5, 0.5, generator=generator)
@@ -40,16 +49,33 @@ def init_weights(reader: Reader, seed: int) -> None:
             std = 0.02 / (2 * depth) ** 0.5 if inward else 0.02
             weight.data.normal_(0.0, std, generator=generator)
     for layer in reader.layers:
-        mixer = layer.mixer
-        if not isinstance(mixer, LinearLayer):
-            continue
-        heads = reader.config.num_value_heads
-        low, high = torch.tensor(1e-3).log(), torch.tensor(1e-1).log()
-        step = (low + (high - low) * torch.rand(heads, generator=generator)).exp()
-        scale = (1.0 + torch.rand(heads, generator=generator)).log()
-        num_slow = slow_heads(reader.config)
-        step[:num_slow] = torch.tensor(SLOW_STEPS).repeat(num_slow)[:num_slow]
+        if isinstance(layer.mixer, LinearLayer):
+            _init_decays(layer.mixer, reader.config, generator)
+
+
+def _init_decays(mixer: LinearLayer, config: ReaderConfig, generator: torch.Generator) -> None:
+    """Draw the decays that are learned; those of the first key head are given."""
+    num_slow = slow_heads(config)
+    if isinstance(mixer, GatedDeltaNet | Kda):
+        bias = mixer.dt_bias if isinstance(mixer, GatedDeltaNet) else mixer.step_bias
+        step = _draw_steps(bias, DELTA_STEPS, num_slow, generator)
+        scale = (1.0 + torch.rand(config.num_value_heads, generator=generator)).log()
         scale[:num_slow] = 0.0
-        mixer.in_proj_a.weight.data[:num_slow] = 0.0
-        mixer.dt_bias.data.copy_(step + torch.log(-torch.expm1(-step)))
+        bias.data.copy_(step + torch.log(-torch.expm1(-step)))
         mixer.A_log.data.copy_(scale)
+    elif isinstance(mixer, Gla):
+        step = _draw_steps(mixer.gate_bias, GATE_STEPS, num_slow, generator)
+        mixer.gate_bias.data.copy_(-torch.expm1(GATE_DIVISOR * step).log())
+    for weight in mixer.decay_weights[-1:]:
+        weight.data[: slow_rows(config, weight)] = 0.0
+
+
+def _draw_steps(
+    bias: torch.Tensor, between: tuple[float, float], num_slow: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Log-uniform steps in the shape of a bias; in the slow heads all of a head's are alike."""
+    low, high = (torch.tensor(step).log() for step in between)
+    step = (low + (high - low) * torch.rand(bias.shape, generator=generator)).exp()
+    slow = torch.tensor(SLOW_STEPS).repeat(num_slow)[:num_slow]
+    step[:num_slow] = slow.reshape(-1, *([1] * (bias.dim() - 1)))
+    return step

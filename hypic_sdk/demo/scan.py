@@ -1,7 +1,10 @@
-"""The gated delta rule as a chunked scan in plain torch, fit for training.
+"""Linear attention of every kind as a chunked scan in plain torch, fit for training.
 
-Dims: B batch, L tokens, H heads, N chunks, C tokens a chunk, K key size, V value size. All
-arithmetic is in the dtype of the inputs with autocast off; callers pass fp32.
+A decay is one number a head or one a key channel; with `beta` a token erases what its key reads.
+
+Dims: B batch, L tokens, H heads, N chunks, C tokens a chunk, K key size, V value size; G is 1 for a
+decay a head and K for one a channel. All arithmetic is in the dtype of the inputs with autocast
+off; callers pass fp32.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import torch.nn.functional as F
 
 CHUNK_TOKENS = 64
 RESET_LOG_DECAY = -40.0  # e^-40: what lay before is gone at any precision we use
+_FEW_TOKENS = 2  # below, a product of matrices costs more than its numbers
 
 
 class _UnitLowerInverse(torch.autograd.Function):
@@ -57,24 +61,35 @@ def _diagonal_blocks(matrix: torch.Tensor, size: int) -> torch.Tensor:
     return torch.diagonal(tiles, dim1=-4, dim2=-2).movedim(-1, -3)
 
 
+def _mapped(transition: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """A transition on a state, or on an earlier transition; one column is a diagonal."""
+    return transition * state if transition.shape[-1] == 1 else transition @ state
+
+
 def _states_before_chunks(
     transition: torch.Tensor, written: torch.Tensor, start: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Fold chunk maps S -> M S + W into the state before every chunk, and the last state.
 
-    On a GPU the fold is a scan of log2(N) steps of batched products, so it has no loop over chunks.
+    M is a matrix, or without erase the decay of every row of the state, [B, H, N, G, 1].
     """
-    if transition.device.type == "cpu":
-        return _fold_in_order(transition, written, start)
+    fold = _fold_in_order if transition.device.type == "cpu" else _fold_by_doubling
+    return fold(transition, written, start)
+
+
+def _fold_by_doubling(
+    transition: torch.Tensor, written: torch.Tensor, start: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fold as a scan of log2(N) steps of batched products: no loop over chunks, for a GPU."""
     num_chunks = transition.shape[2]
     reach = 1
     while reach < num_chunks:
         later_M, earlier_M = transition[:, :, reach:], transition[:, :, :-reach]
         later_W, earlier_W = written[:, :, reach:], written[:, :, :-reach]
-        written = torch.cat((written[:, :, :reach], later_M @ earlier_W + later_W), 2)
-        transition = torch.cat((transition[:, :, :reach], later_M @ earlier_M), 2)
+        written = torch.cat((written[:, :, :reach], _mapped(later_M, earlier_W) + later_W), 2)
+        transition = torch.cat((transition[:, :, :reach], _mapped(later_M, earlier_M)), 2)
         reach *= 2
-    after = written if start is None else written + transition @ start[:, :, None]
+    after = written if start is None else written + _mapped(transition, start[:, :, None])
     first = torch.zeros_like(after[:, :, :1]) if start is None else start[:, :, None]
     return torch.cat((first, after[:, :, :-1]), 2), after[:, :, -1]
 
@@ -87,7 +102,7 @@ def _fold_in_order(
     before = []
     for chunk_map, chunk_write in zip(transition.unbind(2), written.unbind(2), strict=True):
         before.append(state)
-        state = chunk_map @ state + chunk_write
+        state = _mapped(chunk_map, state) + chunk_write
     return torch.stack(before, 2), state
 
 
@@ -96,15 +111,16 @@ def chunk_scan(
     key: torch.Tensor,
     value: torch.Tensor,
     log_decay: torch.Tensor,
-    beta: torch.Tensor,
+    beta: torch.Tensor | None = None,
     start: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run S <- e^g S; S <- S + k (beta (v - S^T k))^T; o = S^T q over all tokens.
 
     Args:
-        query, key: [B, L, H, K], unit length; the query is scaled already.
+        query, key: [B, L, H, K], of unit length with `beta`; the query is scaled already.
         value: [B, L, H, V].
-        log_decay, beta: [B, L, H].
+        log_decay: [B, L, H], or [B, L, H, K] for a decay a key channel; at most 0, of any size.
+        beta: [B, L, H]; without it nothing is erased and S <- e^g S + k v^T.
         start: [B, H, K, V], zero if absent.
     Returns:
         outputs [B, L, H, V] and the last state [B, H, K, V].
@@ -118,34 +134,86 @@ def _chunk_scan(
     key: torch.Tensor,
     value: torch.Tensor,
     log_decay: torch.Tensor,
-    beta: torch.Tensor,
+    beta: torch.Tensor | None,
     start: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     num_tokens = query.shape[1]
     missing = -num_tokens % CHUNK_TOKENS
-    query, key, value, beta, log_decay = (
-        _to_chunks(x, missing) for x in (query, key, value, beta[..., None], log_decay[..., None])
-    )
-    total = log_decay.squeeze(-1).cumsum(-1)  # [B, H, N, C]
-    causal = torch.ones(CHUNK_TOKENS, CHUNK_TOKENS, dtype=torch.bool, device=query.device).tril()
-    decay = (total[..., :, None] - total[..., None, :]).masked_fill(~causal, -torch.inf).exp()
-    key_beta = key * beta
-    turned_key = key.transpose(-1, -2)
-    inverse = _UnitLowerInverse.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        ((key_beta @ turned_key) * decay).tril(-1)
-    )
-    grown = total.exp()[..., None]
-    value_local = inverse @ (value * beta)
-    key_local = inverse @ (key_beta * grown)
-    last = total[..., -1:]
-    key_to_end = (key * (last - total).exp()[..., None]).transpose(-1, -2)
-    identity = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
-    transition = last.exp()[..., None] * identity - key_to_end @ key_local
-    before, end = _states_before_chunks(transition, key_to_end @ value_local, start)
-    new_value = value_local - key_local @ before
-    output = (query * grown) @ before + ((query @ turned_key) * decay) @ new_value
+    log_decay = log_decay[..., None] if log_decay.dim() == 3 else log_decay
+    query, key, value, log_decay = (_to_chunks(x, missing) for x in (query, key, value, log_decay))
+    total = log_decay.cumsum(-2)  # [B, H, N, C, G]
+    grown, last = total.exp(), total[..., -1:, :]
+    key_to_end = (key * (last - total).exp()).transpose(-1, -2)
+    transition = last.exp().transpose(-1, -2)  # [B, H, N, G, 1]
+    if beta is None:
+        (scores,) = _decayed_products((query,), key, total)
+        before, end = _states_before_chunks(transition, key_to_end @ value, start)
+        new_value = value
+    else:
+        strength = _to_chunks(beta[..., None], missing)
+        key_beta = key * strength
+        scores, erased = _decayed_products((query, key_beta), key, total)
+        inverse = _UnitLowerInverse.apply(  # type: ignore[no-untyped-call]  # torch leaves it so
+            erased.tril(-1)
+        )
+        value_local = inverse @ (value * strength)
+        key_local = inverse @ (key_beta * grown)
+        identity = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
+        transition = transition * identity - key_to_end @ key_local
+        before, end = _states_before_chunks(transition, key_to_end @ value_local, start)
+        new_value = value_local - key_local @ before
+    output = (query * grown) @ before + scores @ new_value
     output = output.flatten(2, 3)[:, :, :num_tokens].transpose(1, 2)
     return output, end
+
+
+def _decayed_products(
+    rows: tuple[torch.Tensor, ...], key: torch.Tensor, total: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """For each of `rows`: sum over k of row_ik key_jk e^(total_ik - total_jk), zero for j > i.
+
+    Args:
+        rows: each [B, H, N, C, K]; key: the same; total: [B, H, N, C, G], falling in C.
+    Returns:
+        each [B, H, N, C, C].
+    """
+    if total.shape[-1] > 1:
+        return _channel_products(torch.stack(rows, 3), key[:, :, :, None], total[:, :, :, None])
+    since = total - total.transpose(-1, -2)
+    causal = torch.ones(since.shape[-2:], dtype=torch.bool, device=key.device).tril()
+    decay = since.masked_fill(~causal, -torch.inf).exp()
+    turned_key = key.transpose(-1, -2)
+    return tuple((row @ turned_key) * decay for row in rows)
+
+
+def _channel_products(
+    rows: torch.Tensor, key: torch.Tensor, total: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """The same, decayed by channel; blocks of twice the size are made of pairs of blocks.
+
+    Between the halves of a pair decays are counted from the border, so that no exponent is above
+    zero, however fast a channel decays.
+
+    Args:
+        rows: [B, H, N, R, C, K]; key, total: [B, H, N, 1, C, K].
+    """
+    products = (rows * key).sum(-1)[..., None, None]  # [B, H, N, R, C, 1, 1]
+    span = 1
+    while span < rows.shape[-2]:
+        (_, late), (early, _), (first, second) = (
+            x.unflatten(-2, (-1, 2, span)).unbind(-3) for x in (rows, key, total)
+        )
+        border = first[..., -1:, :]
+        late, early = late * (second - border).exp(), early * (border - first).exp()
+        if span <= _FEW_TOKENS:
+            corner = (late[..., :, None, :] * early[..., None, :, :]).sum(-1)
+        else:
+            corner = late @ early.transpose(-1, -2)
+        upper, under = products[..., 0::2, :, :], products[..., 1::2, :, :]
+        top = torch.cat((upper, torch.zeros_like(upper)), -1)
+        products = torch.cat((top, torch.cat((corner, under), -1)), -2)
+        span *= 2
+    return products.squeeze(-3).unbind(3)
 
 
 def _to_chunks(x: torch.Tensor, missing: int) -> torch.Tensor:
@@ -159,7 +227,7 @@ def token_scan(
     key: torch.Tensor,
     value: torch.Tensor,
     log_decay: torch.Tensor,
-    beta: torch.Tensor,
+    beta: torch.Tensor | None = None,
     start: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same map token by token: the definition."""
@@ -167,21 +235,26 @@ def token_scan(
     state = start
     if state is None:
         state = value.new_zeros(batch, num_heads, key_size, value.shape[-1])
+    decay = (log_decay[..., None] if log_decay.dim() == 3 else log_decay).exp()[..., None]
     outputs = []
     for i in range(num_tokens):
-        state = state * log_decay[:, i, :, None, None].exp()
-        read = torch.einsum("bhkv,bhk->bhv", state, key[:, i])
-        delta = beta[:, i, :, None] * (value[:, i] - read)
-        state = state + key[:, i, :, :, None] * delta[:, :, None, :]
+        state = state * decay[:, i]
+        write = value[:, i]
+        if beta is not None:
+            read = torch.einsum("bhkv,bhk->bhv", state, key[:, i])
+            write = beta[:, i, :, None] * (write - read)
+        state = state + key[:, i, :, :, None] * write[:, :, None, :]
         outputs.append(torch.einsum("bhkv,bhk->bhv", state, query[:, i]))
     return torch.stack(outputs, 1), state
 
 
-def transition_norm(key: torch.Tensor, log_decay: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+def transition_norm(
+    key: torch.Tensor, log_decay: torch.Tensor, beta: torch.Tensor | None = None
+) -> torch.Tensor:
     """Spectral norm of the product of all tokens' transitions, [B, H]."""
-    batch, num_tokens, num_heads, key_size = key.shape
+    batch, _, num_heads, key_size = key.shape
     eye = torch.eye(key_size, dtype=key.dtype, device=key.device)
     eye = eye.expand(batch, num_heads, key_size, key_size)
-    zeros = key.new_zeros(batch, num_tokens, num_heads, key_size)
-    _, product = chunk_scan(torch.zeros_like(key), key, zeros, log_decay, beta, eye)
+    zeros = torch.zeros_like(key)
+    _, product = chunk_scan(zeros, key, zeros, log_decay, beta, eye)
     return torch.linalg.matrix_norm(product, 2)

@@ -1,6 +1,6 @@
-"""Train the reader on invented worlds.
+"""Train the reader on invented worlds, or with --family a sibling with other linear layers.
 
-    python -m hypic_sdk.demo.train --out DIR --minutes 20 [--prose FILE]
+    python -m hypic_sdk.demo.train --out DIR --minutes 20 [--prose FILE] [--family kda]
 
 Lengths and worlds grow in steps. Most steps are plain causal forwards; from `--composed-from` on,
 some are composed ones (isolated documents, see `reader_model`), so that the reader keeps its
@@ -35,6 +35,7 @@ from hypic_sdk.demo.export import save_reader
 from hypic_sdk.demo.initial import hold_slow_decays, init_weights
 from hypic_sdk.demo.optimizer import Average, Optimizer
 from hypic_sdk.demo.prompts import ANSWER, LM, Batch, Hiding
+from hypic_sdk.demo.reader_config import FAMILIES
 from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig
 from hypic_sdk.demo.training_data import BatchSource, make_lexicon, stages
 
@@ -167,7 +168,9 @@ class Trainer:
         torch.backends.cuda.matmul.allow_tf32 = True
         self.prepared = prepare(args.tokenizer, args.eval_prompts, LOOK_ARMS, 16, args.workers)
         config = TOY if args.tiny else ReaderConfig()
-        config = dataclasses.replace(config, full_layers=tuple(args.full_layers))
+        config = dataclasses.replace(
+            config, full_layers=tuple(args.full_layers), family=args.family
+        )
         self.reader = Reader(config)
         init_weights(self.reader, args.seed)
         self.reader.to(self.device)
@@ -317,6 +320,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--longest", type=int, default=4096)
     add("--composed-share", type=float, default=0.25)
     add("--composed-from", type=float, default=0.2)
+    add("--family", choices=FAMILIES, default=FAMILIES[0], help="of the linear layers")
     add("--full-layers", type=int, nargs="+", default=[3, 7], help="which are full attention")
     add(
         "--hide",

@@ -109,7 +109,7 @@ def _report(checkpoint: Checkpoint, config: EngineConfig) -> DoctorReport:
         model.spec,
         dtype=settings.dtype,
         state_dtype=settings.state_dtype,
-        transition_dtype=settings.transition_dtype,
+        pair=settings.pair,
     )
     tokenizer = _tokenizer(folder, model.spec)
     sampling = _sampling(folder)
@@ -124,7 +124,7 @@ def _report(checkpoint: Checkpoint, config: EngineConfig) -> DoctorReport:
         device=device,
     )
     ops, warm_is_cold = run_trial(checkpoint, dtype, device, config)
-    laws = check_laws(checkpoint.loaded.module.FAMILY, layout, device=device)
+    laws = check_laws(checkpoint.loaded.config.family, layout, device=device)
     report = DoctorReport(
         identity=_identity(checkpoint, sum(p.numel() for p in model.parameters())),
         placement=_placement(settings),
@@ -164,7 +164,7 @@ def _run_dtype(checkpoint: Checkpoint, device: torch.device, config: EngineConfi
 
 
 def _identity(checkpoint: Checkpoint, num_parameters: int) -> Identity:
-    config, module = checkpoint.loaded.config, checkpoint.loaded.module
+    config = checkpoint.loaded.config
     spec, stored = config.spec(), Counter[str]()
     for tensor in checkpoint.found.values():
         stored[tensor.dtype] += tensor.num_bytes
@@ -174,7 +174,7 @@ def _identity(checkpoint: Checkpoint, num_parameters: int) -> Identity:
     return Identity(
         folder=str(checkpoint.files.folder),
         model_type=checkpoint.loaded.model_type,
-        family=module.FAMILY,
+        family=config.family,
         transition=spec.linear.transition.value,
         num_layers=len(spec.layers),
         num_linear=spec.num_linear,
@@ -206,7 +206,7 @@ def _placement(settings: EngineSettings) -> Placement:
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else processor,
         dtype=name(settings.dtype),
         state_dtype=name(settings.state_dtype),
-        transition_dtype=name(settings.transition_dtype),
+        pair=settings.pair,
         determinism=settings.determinism.value,
     )
 

@@ -11,6 +11,7 @@ from hypic_sdk.algebra.transition import DenseTransition, Transition
 from hypic_sdk.doctor.report import LawCheck
 from hypic_sdk.families.recurrence import LinearFamily, Recurrence
 from hypic_sdk.families.registry import FAMILIES
+from hypic_sdk.kernels.int8_pairs import LARGEST, Int8Pairs
 from hypic_sdk.kernels.items import ColdRun
 from hypic_sdk.kernels.segment_scan.op import segment_scan
 from hypic_sdk.store.layout import StoreLayout
@@ -47,7 +48,7 @@ def check_laws(
             _scan_error(tokens, layout, device),
             _BOUNDS[layout.state_dtype],
         ),
-        _stored_transition(tokens, layout.state_dtype, layout.transition_dtype),
+        _stored_in_int8(tokens) if layout.has_int8_pairs else _stored_transition(tokens, layout),
     )
 
 
@@ -109,14 +110,13 @@ def _on_device(tokens: Recurrence, dtype: torch.dtype, device: torch.device) -> 
     return replace(tokens, **moved)
 
 
-def _stored_transition(
-    tokens: Recurrence, state_dtype: torch.dtype, transition_dtype: torch.dtype
-) -> LawCheck:
+def _stored_transition(tokens: Recurrence, layout: StoreLayout) -> LawCheck:
     """Law 3: a gap's transition rounded to its stored precision, against the sequential state.
 
     At most u |T| |S_before| / |S_after| with u half a unit of the stored precision (5e-4 in fp16),
     here of the worst head.  Log-decays are kept in the state's dtype.
     """
+    state_dtype, transition_dtype = layout.state_dtype, layout.transition_dtype
     before, gap, _ = _stretches(tokens)
     start = before.end_state
     want = gap.apply(start)
@@ -144,6 +144,44 @@ def _stored_transition(
         float(errors[worst]),
         float(bounds[worst]),
     )
+
+
+def _stored_in_int8(tokens: Recurrence) -> LawCheck:
+    """Law 3 of pairs in 8 bits: half a scale in each element of both, as `to_int8` says.
+
+    The bound is of the worst head: what all elements could be off by, in norm.
+    """
+    before, gap, _ = _stretches(tokens)
+    start, (heads, key_size, value_size) = before.end_state, gap.end_state.shape
+    want, transition = gap.apply(start), gap.transition
+    is_dense = isinstance(transition, DenseTransition)
+    kept = transition.to_dense(key_size) if is_dense else _log_decay(transition)
+    rows = Int8Pairs.allocate(
+        (1,), (heads, key_size, value_size), tuple(kept.shape), kept.dtype, kept.device
+    )
+    rows.write([0], kept[None], gap.end_state[None])
+    read = rows.read_transition(0, kept.dtype)
+    stored: Transition = type(transition)(read)  # type: ignore[call-arg]
+    got = SegmentState(stored, rows.read_state(0, kept.dtype)).apply(start)
+    bounds = _half_scales(gap.end_state)
+    if is_dense:
+        diagonal = kept.diagonal(dim1=-2, dim2=-1)
+        of_fp16 = diagonal.abs() * 2.0**-11 + _LEAST_STEP[torch.float16]
+        bounds += (_half_scales(kept) + of_fp16.norm(dim=1)) * start.flatten(1).norm(dim=1)
+    sizes = want.flatten(1).norm(dim=1)
+    errors = (got - want).flatten(1).norm(dim=1) / sizes
+    worst = int((errors / (bounds / sizes)).argmax())
+    return LawCheck(
+        "law 3: state after a gap with its pair kept in int8",
+        float(errors[worst]),
+        float(bounds[worst] / sizes[worst]),
+    )
+
+
+def _half_scales(x: torch.Tensor) -> torch.Tensor:
+    """[H]: the norm of what rows [H, R, C] may be off by; scales are rounded by at most 0.4 %."""
+    halves = 1.004 * x.abs().amax(-1) / (2 * LARGEST)
+    return halves.norm(dim=1) * x.shape[-1] ** 0.5
 
 
 def _log_decay(transition: Transition) -> torch.Tensor:

@@ -66,7 +66,7 @@ def segment_cost(
         return SegmentCost(num_tokens, 0, 0, 0)
     seam = reuse.seam_widths(num_tokens, conv_width)
     interior = num_tokens - seam.head_tokens - seam.tail_tokens
-    limits = [sizes.num_state_rows]
+    limits = [sizes.num_state_rows] if layout.keeps_states else []
     if layout.keeps_transitions:
         limits.append(sizes.num_transition_rows)
     if layout.keeps_kv:

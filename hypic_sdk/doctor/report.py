@@ -42,7 +42,7 @@ class Placement:
     device_name: str
     dtype: str
     state_dtype: str
-    transition_dtype: str
+    pair: str
     determinism: str
 
 

@@ -25,10 +25,20 @@ def answer_of(ask: Ask, engine: Engine) -> Any:
         case Question.DIGESTS:
             return engine.entry_digests(ask.parts, ask.namespace)
         case Question.USAGE:
-            facts = None if engine.shadow is None else asdict(engine.shadow.books.facts())
-            return {**asdict(engine.usage()), "shadow": facts}
+            return _usage(engine)
         case _:
             return _about_keeping(ask, engine)
+
+
+def _usage(engine: Engine) -> dict[str, Any]:
+    """The store's books, and beside them what this engine has switched on."""
+    counts, steps = engine.graph_counts, engine.step_counts
+    return {
+        **asdict(engine.usage()),
+        "shadow": None if engine.shadow is None else asdict(engine.shadow.books.facts()),
+        "graphs": None if counts is None else counts.facts(),
+        "steps": None if steps is None else steps.facts(),
+    }
 
 
 def _about_keeping(ask: Ask, engine: Engine) -> Any:

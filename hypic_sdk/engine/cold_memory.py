@@ -47,6 +47,10 @@ class ColdArea:
         if linear.transition is not TransitionKind.CONSTANT:
             axes = (linear.key_size,) * key_axes
             self.transitions = slab(*rows, *axes, dtype=settings.state_dtype)
+        self.heads: torch.Tensor | None = None  # [X, J, H, K, V], states after head seams
+        if settings.pair == "int8":
+            # else they wait in the entry's own row, which does not hold a state then
+            self.heads = torch.empty_like(self.states)
         tails = (linear.conv_width - 1, linear.conv_channels)
         self.tails = slab(MAX_UNFINISHED, spec.num_linear, *tails, dtype=settings.dtype)
         self._free = list(range(MAX_UNFINISHED))

@@ -66,7 +66,7 @@ class Composer:
             active: admitted requests, in order of admission.
         """
         decoding = (request for request in active if request.phase is Phase.DECODING)
-        replies = [reply for request in decoding for reply in request.open_replies]
+        replies = [reply for request in decoding for reply in request.replies if reply.goes_on]
         decodes = tuple(reply for reply in replies if reply.held_logits is None)
         held = tuple(reply for reply in replies if reply.held_logits is not None)
         assembling = [request for request in active if request.phase is Phase.ASSEMBLING]

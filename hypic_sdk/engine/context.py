@@ -7,15 +7,17 @@ from typing import final
 
 import torch
 
-from hypic_sdk.algebra.rotary import RotarySpec, rotary_angles, rotate
+from hypic_sdk.algebra.rotary import RotarySpec, rotary_angles
 from hypic_sdk.config import ReuseMode
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.run_table import GapPlacement, RunTable
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.kernels.attention_run import AttentionRun
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.live_attention.op import live_attention
 from hypic_sdk.kernels.live_scan.op import live_scan
 from hypic_sdk.kernels.place_kv.op import place_entries, place_kv
+from hypic_sdk.kernels.rotate_rows.op import rotate_rows
 from hypic_sdk.kernels.segment_scan.op import segment_scan
 from hypic_sdk.kernels.short_conv.op import short_conv
 from hypic_sdk.store.slab import Slabs
@@ -23,23 +25,46 @@ from hypic_sdk.store.slab import Slabs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearSlabs:
-    """Views of every linear layer's part of a set of slabs, made once."""
+    """Views of every linear layer's part of the slabs, made once."""
 
-    states: tuple[torch.Tensor, ...]  # J of [S or X, H, K, V]
-    conv_tails: tuple[torch.Tensor, ...]  # J of [S or X, W-1, C]
-    transitions: tuple[torch.Tensor | None, ...]  # J of [X, H, ..]
+    states: tuple[torch.Tensor, ...]  # J of [S, H, K, V]
+    conv_tails: tuple[torch.Tensor, ...]  # J of [S or more, W-1, C]
+    transitions: tuple[torch.Tensor | Int8Pairs | None, ...]  # J of [X, H, ..]
 
     @classmethod
-    def of(
-        cls, states: torch.Tensor, conv_tails: torch.Tensor, transitions: torch.Tensor | None
-    ) -> LinearSlabs:
+    def of(cls, slabs: Slabs) -> LinearSlabs:
         """Cut slabs of all layers into layers."""
-        none = (None,) * states.shape[1]
+        transitions = _layers(slabs.transitions, slabs.states.shape[1])
         return cls(
-            states=states.unbind(1),
-            conv_tails=conv_tails.unbind(1),
-            transitions=none if transitions is None else transitions.unbind(1),
+            states=slabs.states.unbind(1),
+            conv_tails=slabs.conv_tails.unbind(1),
+            transitions=transitions if slabs.pairs is None else slabs.pairs.layers(),
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkSlabs:
+    """Views of every linear layer's part of the work memory of cold segments, likewise."""
+
+    states: tuple[torch.Tensor, ...]  # J of [X, H, K, V]
+    conv_tails: tuple[torch.Tensor, ...]  # J of [X, W-1, C]
+    transitions: tuple[torch.Tensor | None, ...]  # J of [X, H, ..]
+    heads: tuple[torch.Tensor | None, ...]  # J of [X, H, K, V]
+
+    @classmethod
+    def of(cls, area: ColdArea) -> WorkSlabs:
+        """Cut slabs of all layers into layers."""
+        num_layers = area.states.shape[1]
+        return cls(
+            states=area.states.unbind(1),
+            conv_tails=area.tails.unbind(1),
+            transitions=_layers(area.transitions, num_layers),
+            heads=_layers(area.heads, num_layers),
+        )
+
+
+def _layers(slab: torch.Tensor | None, num_layers: int) -> tuple[torch.Tensor | None, ...]:
+    return (None,) * num_layers if slab is None else slab.unbind(1)
 
 
 @final
@@ -48,8 +73,8 @@ class ForwardMemory:
 
     def __init__(self, slabs: Slabs, area: ColdArea) -> None:
         self.slabs = slabs
-        self.linear = LinearSlabs.of(slabs.states, slabs.conv_tails, slabs.transitions)
-        self.work = LinearSlabs.of(area.states, area.tails, area.transitions)
+        self.linear = LinearSlabs.of(slabs)
+        self.work = WorkSlabs.of(area)
         self.keys = slabs.keys.unbind(0)  # A of [P, G, E]
         self.values = slabs.values.unbind(0)
 
@@ -176,6 +201,7 @@ class TableContext:
             key_rotation=recurrence.key_rotation,
             use_transition=self._mode.transition,
             rotate_gap=self._mode.rotate,
+            out_LHV=self._unfilled(recurrence.value),
         )
         if table.cold_runs:
             self.cold_finite &= segment_scan(
@@ -185,6 +211,7 @@ class TableContext:
                 slabs.transitions[layer],
                 work.states[layer],
                 work.transitions[layer],
+                work.heads[layer],
                 out_LHV=out_LHV,
             )
         return out_LHV
@@ -216,18 +243,27 @@ class TableContext:
         )
         query_LQE = self._turn(query_LQE, 0, query_LQE.shape[0])
         runs = table.attention_runs if table.live is None else table.live.attention
-        out_LQE = live_attention(query_LQE, runs, keys, values, scale=scale)
+        out_LQE = live_attention(
+            query_LQE, runs, keys, values, scale=scale, out_LQE=self._unfilled(query_LQE)
+        )
         if table.entry_slots is not None:
             # an interior's keys are kept as they are before rotation
             place_kv(key_LGE, value_LGE, table.entry_slots, keys, values)
         self._cold_attention(layer, query_LQE, key_LGE, value_LGE, out_LQE, scale=scale)
         return out_LQE
 
+    def _unfilled(self, like: torch.Tensor) -> torch.Tensor | None:
+        """An output whose rows are all written but for those of padding, which nobody reads."""
+        if self._table.live is None:
+            return None
+        return torch.empty_like(like, memory_format=torch.contiguous_format)
+
     def _turn(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         """Rotate rows [start, stop) of the forward, given as `x`, by their positions."""
         if self._rotary is None or self._cos is None or self._sin is None:
             return x
-        return rotate(x, self._cos[start:stop], self._sin[start:stop], self._rotary.interleaved)
+        angles = self._cos[start:stop], self._sin[start:stop]
+        return rotate_rows(x, *angles, interleaved=self._rotary.interleaved)
 
     def _cold_attention(
         self,

@@ -54,7 +54,8 @@ def error_event(
 
 def not_finite(reply: Reply) -> NumericsError:
     """The error of a reply whose logits hold a value that is not finite."""
-    number, position = len(reply.token_ids), reply.position
+    number = len(reply.token_ids)
+    position = reply.request.num_prompt_tokens + number
     return NumericsError(
         f"the logits of token {number} of reply {reply.index}, at position {position}, are not "
         "finite",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +20,16 @@ from hypic_sdk.engine.ending import error_event
 from hypic_sdk.engine.entry_ledger import EntryLedger
 from hypic_sdk.engine.fetching import EntryFetcher
 from hypic_sdk.engine.grammars import GrammarBook
+from hypic_sdk.engine.graphs import GraphCounts
+from hypic_sdk.engine.likely import Likely
+from hypic_sdk.engine.pipeline import Pipeline, StepCounts
 from hypic_sdk.engine.plan import Gap, gap_of
 from hypic_sdk.engine.retention import Retention
 from hypic_sdk.engine.runner import Runner
 from hypic_sdk.engine.scheduler import Scheduler
 from hypic_sdk.engine.settings import EngineSettings, resolve_settings
 from hypic_sdk.engine.shadow import Shadow
-from hypic_sdk.errors import HypicError, RequestError, TransferFailed, WorkerError
+from hypic_sdk.errors import HypicError, RequestError, TransferFailed
 from hypic_sdk.models.base import CausalLM, ModelSpec
 from hypic_sdk.prompt.segment import PromptPart, token_bytes
 from hypic_sdk.store.entries import Holdings, Need, Removal, SegmentEntry, Usage
@@ -38,8 +40,6 @@ from hypic_sdk.store.store import Store
 from hypic_sdk.transport.control import EntriesChanged, EntryLook, Held
 from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import EngineRequest, WarmEvent, WarmRequest
-
-logger = logging.getLogger(__name__)
 
 WAITING_PAUSE_S = 0.002  # between looks at a grammar or an entry that is all that is waited for
 
@@ -88,7 +88,7 @@ class Engine:
             model.spec,
             dtype=settings.dtype,
             state_dtype=settings.state_dtype,
-            transition_dtype=settings.transition_dtype,
+            pair=settings.pair,
         )
         self._description = EngineDescription(fingerprint, model.spec, settings, layout)
         self._settings = settings
@@ -96,7 +96,6 @@ class Engine:
         area = ColdArea(model.spec, settings)
         self._scheduler = Scheduler(self._store, layout, area, settings, config.scheduler, grammars)
         self._runner = Runner(model, settings, self._store.slabs, area)
-        self.graph_counts = self._runner.graph_counts  # none: no forward is captured
         self._door = Door(
             settings,
             model.spec.vocab_size,
@@ -104,6 +103,8 @@ class Engine:
             grammars=grammars,
         )
         self._retention = Retention(self._store)
+        parts = (self._runner, self._scheduler, self._retention)
+        self._pipeline = Pipeline(*parts, clock, overlaps=settings.overlap)
         self.shadow: Shadow | None = None  # none: no live checks
         if config.shadow is not None:
             self.shadow = Shadow(model, layout, settings, area, config.shadow, clock)
@@ -111,6 +112,10 @@ class Engine:
         self._on_begin: Callable[[tuple[str, ...]], None] | None = None
         self._tell_entries: Callable[[EntriesChanged], None] | None = None
         self._running: frozenset[str] = frozenset()  # in the last forward, if anybody watches
+
+    def capture_ahead(self, config: EngineConfig) -> None:
+        """Before the first request: capture usual forwards, for `capture_ahead_s` at most."""
+        self._runner.capture_ahead(Likely.of(self._settings, config), config.capture_ahead_s)
 
     def submit(self, message: EngineRequest) -> None:
         """Queue a request; what is wrong with it is told by its last event.
@@ -157,15 +162,19 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to run or to tell."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or self._pipeline.is_busy
 
     def step(self) -> list[Event]:
         """Run one batch; events of all requests since the last step."""
         self._scheduler.prepare(self._clock())
+        if not self._scheduler.is_decoding_only:
+            self._pipeline.settle()
         batch = self._scheduler.next_batch()
         if batch is not None:
             self._tell_begun(batch)
-            self._run(batch)
+            self._pipeline.run(batch)
+        elif self._pipeline.is_busy:
+            self._pipeline.settle()
         elif self._scheduler.is_compiling or self._scheduler.is_fetching:
             time.sleep(WAITING_PAUSE_S)
         events = self._scheduler.take_events()
@@ -236,21 +245,6 @@ class Engine:
         self._running = running
         if new:
             self._on_begin(tuple(new))
-
-    def _run(self, batch: Batch) -> None:
-        """One forward; if it fails, so do the requests in it, and nobody else."""
-        try:
-            result = self._runner.run(batch)
-        except HypicError as error:
-            self._scheduler.fail(batch, error)
-        except Exception as error:
-            logger.exception("a forward failed rows=%d", batch.num_rows)
-            self._scheduler.fail(batch, WorkerError(f"the forward failed: {error}"))
-        else:
-            self._scheduler.commit(batch, result, self._clock())
-            if batch.colds or batch.assemblies:
-                made = [step.job.key for step in batch.colds if step.is_last]
-                self._retention.entries_made(made)
 
     def abort(self, error: HypicError) -> list[Event]:
         """End everything in flight with this error."""
@@ -373,6 +367,16 @@ class Engine:
         return gap_of(
             part, 0, 0, settings.reuse, settings.conv_width, settings.cache_namespace(namespace)
         )
+
+    @property
+    def graph_counts(self) -> GraphCounts | None:
+        """What ran on graphs and what did not; none: no forward is captured."""
+        return self._runner.graph_counts
+
+    @property
+    def step_counts(self) -> StepCounts | None:
+        """Which steps overlapped and which did not; none: none is meant to."""
+        return self._pipeline.counts
 
     def usage(self) -> Usage:
         """Bytes of the store by state."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import final
 
 import torch
 
+from hypic_sdk.engine.packed import NOT_FED, feed
 from hypic_sdk.engine.run_table import LiveTables, RunTable, TableBuilder
 from hypic_sdk.kernels.items import NO_SLOT, ItemKind
-from hypic_sdk.kernels.live_attention.plan import AttentionPlan
+from hypic_sdk.kernels.live_attention.plan import FEW_KEYS, AttentionPlan
 from hypic_sdk.kernels.live_attention.table import (
     NO_MERGE,
     NO_TASK,
@@ -24,8 +26,15 @@ from hypic_sdk.kernels.live_attention.table import (
     block_sizes,
     plan_blocks,
 )
-from hypic_sdk.kernels.live_scan.plan import FIELDS, LONGEST_WALK, plan_walk
-from hypic_sdk.kernels.live_scan.walk import Walk
+from hypic_sdk.kernels.live_scan.plan import (
+    FIELDS,
+    LONGEST_WALK,
+    STEP_FIELDS,
+    WALK_FIELDS,
+    WalkPlan,
+    plan_walk,
+)
+from hypic_sdk.kernels.live_scan.walk import TiledWalk, Walk
 from hypic_sdk.kernels.rotation import RotarySpec
 from hypic_sdk.kernels.short_conv.plan import NOTHING, plan_conv
 from hypic_sdk.kernels.short_conv.table import ConvTable, places_of
@@ -35,12 +44,28 @@ from hypic_sdk.models.base import ModelSpec
 ROWS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896)
 # tasks of attention: for each sequence, of few rows a task; for the whole forward, of many
 _SMALL_TASKS = (8, 64)
-_LARGE_TASKS = (0, 256, 1024, 2048)
+_LARGE_TASKS = (0, 128, 384, 1024, 2048)
 _MOST_TASKS = 4096
 _SEQUENCE_MULTIPLE = 16
 _GAPS = 256  # of models that turn a gap's state
 _ITEMS = 512  # of all sequences, besides LOAD, RUN and SAVE of each
 _SNAPSHOTS = 32
+_TILES = (0, 16, 32, 64, 128, 256, 512, 1024)  # of 16 rows or fewer, in linear layers
+_TILES_A_WALKER = 8  # programs take sequences in turn
+
+
+class Eager(StrEnum):
+    """Why a forward ran without a graph."""
+
+    COLD_ROWS = "cold rows"
+    MANY_ROWS = "many rows"
+    LONG_RUN = "a long run"
+    WAITING_SEQUENCES = "sequences that wait for each other"
+    LONG_CONTEXT = "a long context"
+    MANY_ITEMS = "many items"
+    NEW_SHAPE = "a new shape"
+    MANY_SHAPES = "many shapes"
+    FAILED_CAPTURE = "a capture failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +108,8 @@ class Bucket:
     rows: int  # L
     sequences: int  # at most, and rows with logits
     tasks: tuple[int, ...]  # of attention, by size of block
+    stepped: int  # sequences whose rows go through linear layers one by one
+    tiles: int  # of the rows of all other sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +120,26 @@ class HostTables:
     pieces: dict[str, torch.Tensor]
 
 
-def why_eager(builder: TableBuilder) -> str | None:
+def decode_contexts() -> tuple[int, ...]:
+    """Tokens of context up to which decode rows have one bucket, for each such bucket."""
+    return tuple(FEW_KEYS * num_tasks for num_tasks in _SMALL_TASKS)
+
+
+def why_eager(builder: TableBuilder) -> Eager | None:
     """Why a batch runs without a graph, as far as a look at its rows and items tells."""
     if not builder.is_live_only:
-        return "cold rows"
+        return Eager.COLD_ROWS
     if builder.num_rows > ROWS[-1]:
-        return "many rows"
+        return Eager.MANY_ROWS
     runs = (item for item in builder.items if item.kind == ItemKind.RUN)
     if any(item.stop - item.start > LONGEST_WALK for item in runs):
-        return "a long run"
+        return Eager.LONG_RUN
     return None
 
 
-def plan_tables(builder: TableBuilder, shape: GraphShape, origin: torch.Tensor) -> HostTables | str:
+def plan_tables(
+    builder: TableBuilder, shape: GraphShape, origin: torch.Tensor
+) -> HostTables | Eager:
     """The tables of a batch, or why there is no bucket for it.
 
     Args:
@@ -113,27 +147,31 @@ def plan_tables(builder: TableBuilder, shape: GraphShape, origin: torch.Tensor) 
     """
     walk = plan_walk(builder.items, LONGEST_WALK)
     if len(walk.launches) != 1 or walk.launches[0].long_runs:
-        return "sequences that wait for each other"
+        return Eager.WAITING_SEQUENCES
     attention = (
         plan_blocks(builder.attention_runs, shape.group, is_wide=shape.is_wide, origin=origin)
         if shape.group
         else {}
     )
-    bucket = _bucket(builder.num_rows, walk.num_sequences, list(attention.values()))
+    bucket = _bucket(builder.num_rows, walk, list(attention.values()))
     conv = plan_conv(builder.items, (), shape.conv_width, shape.num_slots)
     kept = [place for places in conv.tails.values() for place in places]
     (launch,) = walk.launches
-    launched = [(s, *b) for s, b in zip(launch.sequences, launch.bounds, strict=True)]
     if bucket is None:
-        return "a long context"
+        return Eager.LONG_CONTEXT
     pieces = {
         **builder.host_rows(),
         "row_count": torch.tensor([builder.num_rows]),
         "places": places_of(conv, builder.num_rows, shape.conv_width).flatten(),
         "kept": _flat(kept),
         "tail_slots": _flat(list(conv.tails)),
-        "launched": _flat(launched),
+        "launched": _flat(launch.launched),
+        "stepped": _flat(launch.stepped),
         "walk": _flat(walk.table),
+        "tiles": _flat(walk.tiles),
+        "steps": _flat(walk.steps),
+        "walks": _flat(launch.walks),
+        "walk_count": torch.tensor([len(launch.walks)]),
         "gap_starts": _flat(walk.gap_starts if shape.gap_rotation is not None else ()),
     }
     for size, plan in attention.items():
@@ -141,13 +179,13 @@ def plan_tables(builder: TableBuilder, shape: GraphShape, origin: torch.Tensor) 
         pieces[f"merges {size}"] = _flat(plan.merges)
     sizes = _sizes(bucket, shape)
     if any(len(piece) > sizes[name].length for name, piece in pieces.items()):
-        return "many items"
+        return Eager.MANY_ITEMS
     return HostTables(bucket, pieces)
 
 
-def _bucket(num_rows: int, num_sequences: int, attention: list[AttentionPlan]) -> Bucket | None:
+def _bucket(num_rows: int, walk: WalkPlan, attention: list[AttentionPlan]) -> Bucket | None:
     rows = next(size for size in ROWS if size >= num_rows)
-    sequences = num_sequences + -num_sequences % _SEQUENCE_MULTIPLE
+    sequences = walk.num_sequences + -walk.num_sequences % _SEQUENCE_MULTIPLE
     small = [sequences * n for n in _SMALL_TASKS]
     # with one size of block its tasks are all there are
     classes = [small, list(_LARGE_TASKS)] if len(attention) > 1 else [[*small, *_LARGE_TASKS[1:]]]
@@ -157,7 +195,9 @@ def _bucket(num_rows: int, num_sequences: int, attention: list[AttentionPlan]) -
         if not fitting:
             return None
         tasks.append(fitting[0])
-    return Bucket(rows, sequences, tuple(tasks))
+    stepped = sequences if any(launch.stepped for launch in walk.launches) else 0
+    tiles = next(size for size in _TILES if size >= len(walk.tiles))
+    return Bucket(rows, sequences, tuple(tasks), stepped, tiles)
 
 
 def _flat(numbers: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
@@ -185,6 +225,7 @@ def _sizes(bucket: Bucket, shape: GraphShape) -> dict[str, _Field]:
     tails = 2 * sequences + _SNAPSHOTS
     fields = {
         "ids": _Field(rows, (0,)),
+        "fed": _Field(rows, (NOT_FED,)),
         "positions": _Field(rows, (0,)),
         "kv_slots": _Field(rows, (NO_SLOT,)),
         "logits_rows": _Field(sequences, (0,)),
@@ -193,6 +234,11 @@ def _sizes(bucket: Bucket, shape: GraphShape) -> dict[str, _Field]:
         "kept": _Field(tails * (width - 1), (NOTHING,)),
         "tail_slots": _Field(tails, (NO_SLOT,)),
         "launched": _Field(sequences, (0, 0, 0)),
+        "stepped": _Field(bucket.stepped, (0, 0, 0)),
+        "tiles": _Field(bucket.tiles, (0, 0)),
+        "steps": _Field(bucket.tiles + 2 * sequences + _ITEMS, (0,) * STEP_FIELDS),
+        "walks": _Field(sequences, (0,) * WALK_FIELDS),
+        "walk_count": _Field(1, (0,)),
         "walk": _Field(3 * sequences + _ITEMS, (0,) * FIELDS),
         "gap_starts": _Field(0 if shape.gap_rotation is None else _GAPS, (0,)),
     }
@@ -239,6 +285,11 @@ class FixedTables:
             host = host.pin_memory()  # kept by torch until the copy is done
         self.buffer.copy_(host, non_blocking=True)
 
+    def feed(self, drawn_R: torch.Tensor) -> None:
+        """Put what the forward before drew to the rows that ask for it."""
+        ids = self._views["ids"]
+        ids.copy_(feed(ids, self._views["fed"], drawn_R))
+
     def run_table(self) -> RunTable:
         """A forward over whatever stands in the buffer; nothing of it is read here."""
         views = self._views
@@ -246,7 +297,13 @@ class FixedTables:
             views["places"], views["kept"], views["tail_slots"], self.buffer.new_empty(0)
         )
         walk = Walk.in_one_launch(
-            views["walk"], views["launched"], views["gap_starts"], self._shape.gap_rotation
+            views["walk"],
+            views["launched"],
+            views["gap_starts"],
+            self._shape.gap_rotation,
+            stepped=views["stepped"],
+            tiles=views["tiles"],
+            tiled=self._tiled(),
         )
         return RunTable(
             ids=views["ids"],
@@ -264,6 +321,13 @@ class FixedTables:
             logits_rows=views["logits_rows"],
             live=LiveTables(conv, walk, self._attention()),
         )
+
+    def _tiled(self) -> TiledWalk | None:
+        views = self._views
+        if not len(views["tiles"]):
+            return None
+        num_walkers = -(-len(views["tiles"]) // _TILES_A_WALKER)
+        return TiledWalk(views["steps"], views["walks"], views["walk_count"], num_walkers)
 
     def _attention(self) -> AttentionTable:
         launches = [

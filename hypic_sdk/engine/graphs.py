@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import torch
 
 from hypic_sdk.engine.graph_tables import (
     Bucket,
+    Eager,
     FixedTables,
     GraphShape,
     HostTables,
@@ -85,8 +86,19 @@ class GraphCounts:
 
     num_replayed: int = 0
     num_captured: int = 0
+    num_failed: int = 0  # captures: after the first one nothing is captured or replayed any more
     capture_s: float = 0.0
-    eager: Counter[str] = field(default_factory=Counter)  # forwards without a graph, by reason
+    eager: Counter[Eager] = field(default_factory=Counter)  # forwards without a graph, by reason
+
+    def facts(self) -> dict[str, Any]:
+        """The same as plain values, each reason by its name, also those that never came up."""
+        return {
+            "num_replayed": self.num_replayed,
+            "num_captured": self.num_captured,
+            "num_failed": self.num_failed,
+            "capture_s": self.capture_s,
+            "eager": {reason.name.lower(): self.eager[reason] for reason in Eager},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,45 +131,74 @@ class GraphRunner:
         self._is_broken = False
         self.counts = GraphCounts()
 
-    def prepare(self, builder: TableBuilder) -> Forward | None:
+    def prepare(self, builder: TableBuilder, drawn_R: torch.Tensor) -> Forward | None:
         """Fill the buffers of a batch's graph; none: it has to run eagerly.
 
         The gaps' keys and values are to be placed before what is returned is called.
+
+        Args:
+            drawn_R: [any] int64 on the device, what the forward before drew.
         """
         tables = self._tables(builder)
-        graph = tables if isinstance(tables, str) else self._graph(tables.bucket)
-        if isinstance(tables, str) or isinstance(graph, str):
-            reason = tables if isinstance(tables, str) else str(graph)
-            self.counts.eager[reason] += 1
-            logger.debug("eager forward rows=%d reason=%s", builder.num_rows, reason)
+        graph = tables if isinstance(tables, Eager) else self._graph(tables.bucket)
+        if isinstance(graph, Eager):
+            self.counts.eager[graph] += 1
+            logger.debug("eager forward rows=%d reason=%s", builder.num_rows, graph.value)
             return None
+        assert not isinstance(tables, Eager), "there is no graph without tables"
         graph.tables.fill(tables.pieces)
+        if builder.is_fed:
+            graph.tables.feed(drawn_R)
         self.counts.num_replayed += 1
         return graph.replay
 
-    def _tables(self, builder: TableBuilder) -> HostTables | str:
+    def capture_ahead(self, likely: Iterable[TableBuilder], limit_s: float) -> None:
+        """Capture graphs that such batches need, before anybody asks for them.
+
+        One that fails is logged, and all forwards are eager then.
+
+        Args:
+            limit_s: once it is over no further capture is begun.
+        """
+        start_s = time.monotonic()
+        for builder in likely:
+            if self._is_broken or time.monotonic() - start_s >= limit_s:
+                break
+            tables = self._tables(builder)
+            if isinstance(tables, HostTables) and tables.bucket not in self._graphs:
+                self._captured(tables.bucket)
+        took_s = time.monotonic() - start_s
+        logger.info("graphs before the first request=%d took_s=%.1f", len(self._graphs), took_s)
+
+    def _tables(self, builder: TableBuilder) -> HostTables | Eager:
         if self._is_broken:
-            return "a capture failed"
+            return Eager.FAILED_CAPTURE
         reason = why_eager(builder)
         return reason if reason is not None else plan_tables(builder, self._shape, self._origin)
 
-    def _graph(self, bucket: Bucket) -> _Graph | str:
+    def _graph(self, bucket: Bucket) -> _Graph | Eager:
         """The bucket's graph, or why there is none."""
         if bucket in self._graphs:
             return self._graphs[bucket]
         self._asked[bucket] += 1
         if self._asked[bucket] < WORTH_FROM:
-            return "a new shape"
+            return Eager.NEW_SHAPE
         if len(self._graphs) >= MAX_GRAPHS:
-            return "many shapes"
+            return Eager.MANY_SHAPES
+        return self._captured(bucket)
+
+    def _captured(self, bucket: Bucket) -> _Graph | Eager:
         start_s = time.monotonic()
         tables = FixedTables(bucket, self._shape, self._origin)
         try:
             replay = self._capture(lambda: self._forward(tables))
-        except RuntimeError:  # torch's own, and CUDA's
+        except (
+            Exception
+        ):  # torch's own, CUDA's or Triton's: what is wrong shows in an eager forward
             logger.exception("a forward could not be captured bucket=%s", bucket)
             self._is_broken = True
-            return "a capture failed"
+            self.counts.num_failed += 1
+            return Eager.FAILED_CAPTURE
         took_s = time.monotonic() - start_s
         self.counts.num_captured += 1
         self.counts.capture_s += took_s

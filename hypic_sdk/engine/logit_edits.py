@@ -9,6 +9,7 @@ import torch
 
 from hypic_sdk.engine.request import Reply, TokenCounts
 from hypic_sdk.kernels.sample.edits import Bans, Biases, LogitEdits, Masks, Penalties
+from hypic_sdk.kernels.upload import upload
 from hypic_sdk.transport.messages import SamplingParams
 
 # how long a step in which nobody else takes part waits for masks before it looks around
@@ -18,13 +19,19 @@ MASK_WAIT_S = 0.02
 def split_late(replies: Sequence[Reply], *, may_wait: bool) -> tuple[list[int], list[int]]:
     """Places of the replies whose masks are there (or that need none), and of the others.
 
+    The mask of a reply whose last token the host has not read is late, too.
+
     Args:
         may_wait: a little, if all would have to, since nobody else waits in this step.
     """
     masks = [None if reply.grammar is None else reply.grammar.mask for reply in replies]
-    if may_wait and all(mask is not None and not mask.done() for mask in masks):
+    unread = [reply.pending_row is not None for reply in replies]
+    if may_wait and not any(unread) and all(mask is not None and not mask.done() for mask in masks):
         wait([mask for mask in masks if mask is not None], MASK_WAIT_S, FIRST_COMPLETED)
-    is_late = [mask is not None and not mask.done() for mask in masks]
+    is_late = [
+        mask is not None and (is_unread or not mask.done())
+        for mask, is_unread in zip(masks, unread, strict=True)
+    ]
     places = range(len(replies))
     return [p for p in places if not is_late[p]], [p for p in places if is_late[p]]
 
@@ -34,14 +41,20 @@ def edits_of(
     *,
     vocab_size: int,
     eos_token_ids: frozenset[int],
-    device: torch.device,
+    drawn_R: torch.Tensor,
 ) -> LogitEdits:
-    """Edits in the order of the replies; a reply that asks for nothing has no part in them."""
+    """Edits in the order of the replies; a reply that asks for nothing has no part in them.
+
+    Args:
+        drawn_R: [any] int64 on the device, what the forward before drew: where a reply has a
+            pending row, its last token is there.
+    """
+    device = drawn_R.device
     return LogitEdits(
         masks=_masks(replies, device),
         bans=_bans(replies, eos_token_ids, device),
         biases=_biases(replies, device),
-        penalties=_penalties(replies, vocab_size, device),
+        penalties=_penalties(replies, vocab_size, drawn_R),
     )
 
 
@@ -51,12 +64,12 @@ def _masks(replies: Sequence[Reply], device: torch.device) -> Masks | None:
     bits: list[torch.Tensor] = []
     for row, reply in enumerate(replies):
         if reply.grammar is not None:
-            is_long_enough = len(reply.token_ids) >= reply.sampling.min_tokens
+            is_long_enough = reply.num_drawn >= reply.sampling.min_tokens
             rows.append(row)
             bits.append(reply.grammar.allowed_bits(may_end=is_long_enough))
     if not rows:
         return None
-    return Masks(torch.tensor(rows, device=device), torch.stack(bits).to(device))
+    return Masks(upload(rows, device), upload(torch.stack(bits), device))
 
 
 def _bans(
@@ -66,12 +79,12 @@ def _bans(
     pairs = [
         (row, token_id)
         for row, reply in enumerate(replies)
-        if reply.grammar is None and len(reply.token_ids) < reply.sampling.min_tokens
+        if reply.grammar is None and reply.num_drawn < reply.sampling.min_tokens
         for token_id in sorted({*eos_token_ids, *reply.sampling.stop_token_ids})
     ]
     if not pairs:
         return None
-    rows, ids = torch.tensor(pairs, device=device).unbind(1)
+    rows, ids = upload(pairs, device).unbind(1)
     return Bans(rows, ids)
 
 
@@ -85,9 +98,9 @@ def _biases(replies: Sequence[Reply], device: torch.device) -> Biases | None:
         return None
     rows, ids, values = zip(*triples, strict=True)
     return Biases(
-        torch.tensor(rows, device=device),
-        torch.tensor(ids, device=device),
-        torch.tensor(values, dtype=torch.float64, device=device),
+        upload(rows, device),
+        upload(ids, device),
+        upload(torch.tensor(values, dtype=torch.float64), device),
     )
 
 
@@ -96,18 +109,20 @@ def _is_penalised(sampling: SamplingParams) -> bool:
     return sampling.repetition_penalty != 1.0 or costs != (0.0, 0.0)
 
 
-def _penalties(replies: Sequence[Reply], vocab_size: int, device: torch.device) -> Penalties | None:
+def _penalties(
+    replies: Sequence[Reply], vocab_size: int, drawn_R: torch.Tensor
+) -> Penalties | None:
     rows = [row for row, reply in enumerate(replies) if _is_penalised(reply.sampling)]
     if not rows:
         return None
-    counts = [_counts_of(replies[row], vocab_size, device) for row in rows]
+    counts = [_counts_of(replies[row], vocab_size, drawn_R) for row in rows]
     params = [replies[row].sampling for row in rows]
 
     def numbers(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=device)
+        return upload(torch.tensor(values, dtype=torch.float64), drawn_R.device)
 
     return Penalties(
-        rows=torch.tensor(rows, device=device),
+        rows=upload(rows, drawn_R.device),
         in_prompt_PV=torch.stack([count.in_prompt_V for count in counts]),
         counts_PV=torch.stack([count.counts_V for count in counts]),
         repetition_P=numbers([p.repetition_penalty for p in params]),
@@ -116,15 +131,18 @@ def _penalties(replies: Sequence[Reply], vocab_size: int, device: torch.device) 
     )
 
 
-def _counts_of(reply: Reply, vocab_size: int, device: torch.device) -> TokenCounts:
+def _counts_of(reply: Reply, vocab_size: int, drawn_R: torch.Tensor) -> TokenCounts:
     """The reply's counts, brought up to date."""
     if reply.counts is None:
-        counts_V = torch.zeros(vocab_size, dtype=torch.int32, device=device)
-        reply.counts = TokenCounts(_in_prompt(reply, vocab_size, device), counts_V)
-    counts = reply.counts
-    new = torch.tensor(reply.token_ids[counts.num_counted :], dtype=torch.int64, device=device)
-    counts.counts_V.index_add_(0, new, torch.ones_like(new, dtype=torch.int32))
-    counts.num_counted = len(reply.token_ids)
+        counts_V = torch.zeros(vocab_size, dtype=torch.int32, device=drawn_R.device)
+        reply.counts = TokenCounts(_in_prompt(reply, vocab_size, drawn_R.device), counts_V)
+    counts, row = reply.counts, reply.pending_row
+    new = reply.token_ids[counts.num_counted :]
+    ids = upload(new, drawn_R.device) if new else drawn_R[:0]
+    if row is not None:
+        ids = torch.cat((ids, drawn_R[row : row + 1]))
+    counts.counts_V.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
+    counts.num_counted = reply.num_drawn
     return counts
 
 
@@ -134,5 +152,4 @@ def _in_prompt(reply: Reply, vocab_size: int, device: torch.device) -> torch.Ten
     if first is not None:
         return first.in_prompt_V
     in_prompt_V = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-    in_prompt_V[torch.tensor(reply.request.layout.prompt.token_ids, device=device)] = True
-    return in_prompt_V
+    return in_prompt_V.index_fill_(0, upload(reply.request.layout.prompt.token_ids, device), True)

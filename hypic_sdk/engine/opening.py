@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def load_engine(
     folder: Path, config: EngineConfig, on_progress: OnProgress | None = None
 ) -> Engine:
-    """Load a model onto its device and take the pools' memory.
+    """Load a model onto its device, take the pools' memory, capture usual forwards (on CUDA).
 
     Raises:
         ModelFileError: a folder that is not a whole model.
@@ -47,7 +47,9 @@ def load_engine(
         (folder / TOKENIZER_FILE).read_text, vocab_size=spec.vocab_size,
         eos_token_ids=spec.eos_token_ids,
     )  # fmt: skip
-    return Engine(loaded.model, loaded.fingerprint, config, grammars=grammars)
+    engine = Engine(loaded.model, loaded.fingerprint, config, grammars=grammars)
+    engine.capture_ahead(config)
+    return engine
 
 
 @contextmanager

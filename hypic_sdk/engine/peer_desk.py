@@ -40,8 +40,9 @@ class PeerDesk:
     def provide(self, request: FetchEntry, give: Give) -> None:
         """Find or make the entry; it is packed on the engine's thread, between two steps."""
         message = WarmRequest(
-            _request_id(request.asker, request.ticket), (request.part,), request.namespace
-        )
+            _request_id(request.asker, request.ticket), (request.part,), request.namespace,
+            for_request=True,
+        )  # fmt: skip
         asked = _Asked(request, give)
         try:
             # two that wait for one another's entry would wait for ever: who is asked makes it

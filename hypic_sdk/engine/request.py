@@ -91,12 +91,34 @@ class Reply:
         self.grammar: ReplyGrammar | None = None  # set when the request is admitted
         # [vocab] of a token that is not drawn yet: the mask of its grammar is late
         self.held_logits: torch.Tensor | None = None
+        # of the latest forward: the row of a token that was drawn and is not in `token_ids` yet
+        self.pending_row: int | None = None
         self._memory: tuple[int, KvTable] | None = None
 
     @property
     def sampling(self) -> SamplingParams:
         """How its tokens are chosen."""
         return self.request.message.sampling
+
+    @property
+    def num_drawn(self) -> int:
+        """Tokens that were drawn, also one that the host has not read."""
+        return len(self.token_ids) + (self.pending_row is not None)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a further token may come, as far as their number tells."""
+        return self.finish is None and self.num_drawn < self.request.max_tokens
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it ended, by itself or with its request."""
+        return self.finish is not None or self.request.phase is Phase.ENDED
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its running state is kept when it ends: it must not be past the end then."""
+        return self.request.uses_chains and self.request.message.session_id is not None
 
     def settle(self, state_slot: int, kv: KvTable) -> None:
         """The request was admitted: where the running state lies, and the keys."""

@@ -64,10 +64,12 @@ class Retention:
         interiors = [pin.interior_tokens for pin in self._pins.values()]
         rows = len(interiors) + len(fresh_interiors)
         tokens = sum(interiors) + sum(fresh_interiors) if layout.keeps_kv else 0
-        slabs = (
-            ("state_rows", rows, sizes.num_state_rows, layout.state_row_bytes),
-            ("kv_slots", tokens, sizes.num_kv_slots, layout.kv_slot_bytes),
-        )
+        row_slab = ("state_rows", rows, sizes.num_state_rows, layout.state_row_bytes)
+        if not layout.keeps_states:
+            row_slab = (
+                "transition_rows", rows, sizes.num_transition_rows, layout.transition_row_bytes
+            )  # fmt: skip
+        slabs = (row_slab, ("kv_slots", tokens, sizes.num_kv_slots, layout.kv_slot_bytes))
         for pool, needed, total, slot_bytes in slabs:
             limit = int(PIN_SHARE * total)
             if needed > limit:

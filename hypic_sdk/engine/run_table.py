@@ -14,6 +14,7 @@ from typing import final
 import torch
 
 from hypic_sdk.engine.cold_memory import ColdMemory
+from hypic_sdk.engine.packed import NOT_FED, feed, padded, upload_packed
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.items import NO_SLOT, ColdRun, Item, ItemKind
@@ -159,6 +160,7 @@ class TableBuilder:
         self._cold_attention: list[ColdAttention] = []
         self._gaps: list[tuple[SpliceGap, KvTable]] = []
         self._logits_rows: list[int] = []
+        self._fed: dict[int, int] = {}  # by row
 
     @property
     def num_rows(self) -> int:
@@ -185,9 +187,19 @@ class TableBuilder:
         """So far, of all live rows."""
         return self._attention_runs
 
+    @property
+    def is_fed(self) -> bool:
+        """Whether the id of some row is what the forward before drew."""
+        return bool(self._fed)
+
     def host_rows(self) -> dict[str, torch.Tensor]:
-        """int64 vectors on the host, without padding: ids, positions, kv_slots, logits_rows."""
+        """int64 vectors on the host, without padding: ids, positions, kv_slots, logits_rows, fed.
+
+        `fed` is there if any row is: per row, where its id stands in what was drawn, or NOT_FED.
+        """
+        fed = [self._fed.get(row, NOT_FED) for row in range(len(self._ids))] if self._fed else ()
         return {
+            **({"fed": _numbers(fed)} if fed else {}),
             "ids": _numbers(self._ids),
             "positions": _numbers(self._positions),
             "kv_slots": _joined(self._kv_slots),
@@ -198,11 +210,25 @@ class TableBuilder:
         """What is to be placed for all gaps, on the device."""
         if not self._gaps or not self._has_attention:
             return None
-        return _placement(_upload_packed(self._host_placement(), self._device))
+        return _placement(upload_packed(self._host_placement(), self._device))
 
-    def add_decode(self, token_id: int, position: int, state_slot: int, kv: KvTable) -> None:
-        """One row that continues the running state in `state_slot`."""
+    def add_decode(
+        self,
+        token_id: int,
+        position: int,
+        state_slot: int,
+        kv: KvTable,
+        fed_from: int | None = None,
+    ) -> None:
+        """One row that continues the running state in `state_slot`.
+
+        Args:
+            fed_from: place of its id among those that the forward before drew, instead of
+                `token_id`.
+        """
         row = len(self._ids)
+        if fed_from is not None:
+            self._fed[row] = fed_from
         self._ids.append(token_id)
         self._positions.append(position)
         self._add_run(row, row + 1, position, kv)
@@ -282,25 +308,34 @@ class TableBuilder:
             AttentionRun(row, stop, position, kv.slots, kv.contiguous_start)
         )
 
-    def build(self) -> RunTable:
-        """The table, padded; all its numbers go to the device in one piece."""
+    def build(self, drawn_R: torch.Tensor | None = None) -> RunTable:
+        """The table, padded; all its numbers go to the device in one piece.
+
+        Args:
+            drawn_R: [any] int64 on the device, what the forward before drew, if rows are fed.
+        """
         num_rows = len(self._ids)
         length = num_rows + -num_rows % ROW_MULTIPLE
         rows = self.host_rows()
         pieces = {
-            "ids": _padded(rows["ids"], length, 0),
-            "positions": _padded(rows["positions"], length, 0),
-            "kv_slots": _padded(rows["kv_slots"], length, NO_SLOT),
+            "ids": padded(rows["ids"], length, 0),
+            "positions": padded(rows["positions"], length, 0),
+            "kv_slots": padded(rows["kv_slots"], length, NO_SLOT),
             "logits_rows": rows["logits_rows"],
             "row_count": _numbers([num_rows]),
         }
+        if "fed" in rows:
+            pieces["fed"] = padded(rows["fed"], length, NOT_FED)
         if self._entry_slots:
             pieces["entry_slots"] = self._host_entry_slots(length)
         if self._gaps and self._has_attention:
             pieces |= self._host_placement()
-        there = _upload_packed(pieces, self._device)
+        there = upload_packed(pieces, self._device)
+        ids = there["ids"]
+        if drawn_R is not None and self._fed:
+            ids = feed(ids, there["fed"], drawn_R)
         return RunTable(
-            ids=there["ids"],
+            ids=ids,
             positions=there["positions"],
             num_rows=num_rows,
             row_count=there["row_count"],
@@ -346,25 +381,6 @@ def _numbers(numbers: Sequence[int]) -> torch.Tensor:
 
 def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(tuple(pieces)) if pieces else _numbers([])
-
-
-def _padded(numbers: torch.Tensor, length: int, filler: int) -> torch.Tensor:
-    return torch.nn.functional.pad(numbers, (0, length - len(numbers)), value=filler)
-
-
-def _upload_packed(
-    pieces: dict[str, torch.Tensor], device: torch.device
-) -> dict[str, torch.Tensor]:
-    """Each of these int64 vectors on the device, behind one copy.
-
-    Every piece begins at a multiple of 16 bytes: Triton compiles a kernel anew for addresses that
-    do not.
-    """
-    lengths = [len(piece) + len(piece) % 2 for piece in pieces.values()]
-    padded = [_padded(x, n, 0) for x, n in zip(pieces.values(), lengths, strict=True)]
-    there = upload(torch.cat(padded), device).split(lengths)
-    named = zip(pieces.items(), there, strict=True)
-    return {name: whole[: len(piece)] for (name, piece), whole in named}
 
 
 def _gap_item(step: SpliceGap) -> Item:

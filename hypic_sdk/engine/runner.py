@@ -9,16 +9,18 @@ from typing import final
 
 import torch
 
-from hypic_sdk.engine.batch import Batch, FiniteFlags, Sampled, StepResult
+from hypic_sdk.engine.batch import Batch, FiniteFlags, StepResult
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.context import ForwardMemory, TableContext, place_gaps
 from hypic_sdk.engine.graph_tables import FixedTables, GraphShape
 from hypic_sdk.engine.graphs import Capture, CudaCapture, GraphCounts, GraphRunner, Rows
+from hypic_sdk.engine.launched import Drawn, Launched
+from hypic_sdk.engine.likely import Likely, likely_forwards
 from hypic_sdk.engine.logit_edits import edits_of, split_late
 from hypic_sdk.engine.prompt_logprobs import prompt_logprobs
 from hypic_sdk.engine.request import Reply
 from hypic_sdk.engine.run_table import RunTable, TableBuilder
-from hypic_sdk.engine.sampling import sample_replies
+from hypic_sdk.engine.sampling import draw_replies
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.kernels.upload import upload
 from hypic_sdk.models.base import CausalLM
@@ -41,6 +43,8 @@ class Runner:
         self._has_attention = attention is not None
         self._rotary = None if attention is None else attention.rotary
         self._no_cold = torch.ones(0, dtype=torch.bool, device=settings.device)
+        # [any] int64, what the latest forward drew, in the order of its replies
+        self._drawn_R = torch.zeros(0, dtype=torch.int64, device=settings.device)
         self._graphs: GraphRunner | None = None
         if settings.graphs:
             self.use_graphs(CudaCapture(settings.device))
@@ -58,43 +62,61 @@ class Runner:
         )
         self._graphs = GraphRunner(self._over, shape, settings.device, capture)
 
+    @torch.inference_mode()
+    def capture_ahead(self, likely: Likely, limit_s: float) -> None:
+        """Capture what most traffic asks for, within a time; without graphs there is nothing."""
+        if self._graphs is None:
+            return
+        forwards = likely_forwards(likely, self._new_builder, self._settings.device)
+        self._graphs.capture_ahead(forwards, limit_s)
+
     @property
     def graph_counts(self) -> GraphCounts | None:
         """What ran on graphs and what did not; none: graphs are off."""
         return None if self._graphs is None else self._graphs.counts
 
-    @torch.inference_mode()
     def run(self, batch: Batch) -> StepResult:
-        """Run one forward.  Raises whatever the model or an op raises."""
+        """Run one forward, and wait for its tokens.  Raises whatever the model or an op raises."""
+        return self.launch(batch).result()
+
+    @torch.inference_mode()
+    def launch(self, batch: Batch) -> Launched:
+        """Run one forward and draw its tokens, which nobody has waited for.
+
+        Raises whatever the model or an op raises.
+        """
         start_s = time.monotonic()
         if batch.num_rows == 0:  # nothing but replies whose masks were late
             drawn = self._draw(batch, [])
-            return StepResult(*drawn, FiniteFlags((), ()), 1e3 * (time.monotonic() - start_s))
+            return Launched(batch, *drawn, FiniteFlags((), ()), (), start_s)
         builder = self._builder(batch)
         row_independent = self._settings.row_independent(has_cold=bool(batch.colds))
         rows, cold_finite = self._replayed(builder), self._no_cold
         if rows is None:
-            context = self._context(builder.build(), row_independent=row_independent)
+            table = builder.build(self._drawn_R)
+            context = self._context(table, row_independent=row_independent)
             rows = self._forward(context, has_logits=bool(batch.sampling))
             cold_finite = context.cold_finite
         hidden_LD = rows.hidden_LD
-        logits: list[torch.Tensor] = []
-        if batch.sampling:
-            logits_RV = rows.logits_RV[: builder.num_logits_rows]
-            places = batch.sampling_rows
-            if len(places) > logits_RV.shape[0]:  # several replies begin from one row
-                logits_RV = logits_RV[upload(places, logits_RV.device)]
-            if self.on_logits is not None:
-                self.on_logits(batch.sampling, logits_RV)
-            logits.append(logits_RV)
-        sampled, held = self._draw(batch, logits)
+        drawn = self._draw(batch, self._logits(batch, rows.logits_RV[: builder.num_logits_rows]))
         told = tuple(self._prompt_logprobs(batch, hidden_LD, row_independent=row_independent))
         finite = self._finite_flags(batch, cold_finite, hidden_LD)
-        return StepResult(sampled, held, finite, 1e3 * (time.monotonic() - start_s), told)
+        return Launched(batch, *drawn, finite, told, start_s)
+
+    def _logits(self, batch: Batch, logits_RV: torch.Tensor) -> list[torch.Tensor]:
+        """Of the replies that this forward gives some, a row each; none if it gives none."""
+        if not batch.sampling:
+            return []
+        places = batch.sampling_rows
+        if len(places) > logits_RV.shape[0]:  # several replies begin from one row
+            logits_RV = logits_RV[upload(places, logits_RV.device)]
+        if self.on_logits is not None:
+            self.on_logits(batch.sampling, logits_RV)
+        return [logits_RV]
 
     def _replayed(self, builder: TableBuilder) -> Rows | None:
         """The forward on a graph, if there is one for it."""
-        replay = None if self._graphs is None else self._graphs.prepare(builder)
+        replay = None if self._graphs is None else self._graphs.prepare(builder, self._drawn_R)
         if replay is None:
             return None
         placement = builder.placement()
@@ -131,7 +153,7 @@ class Runner:
 
     def _draw(
         self, batch: Batch, logits: list[torch.Tensor]
-    ) -> tuple[tuple[tuple[Reply, Sampled], ...], tuple[tuple[Reply, torch.Tensor], ...]]:
+    ) -> tuple[tuple[Reply, ...], Drawn | None, tuple[tuple[Reply, torch.Tensor], ...]]:
         """A token, or its logits to be held, for each reply that has logits.
 
         Args:
@@ -139,25 +161,25 @@ class Runner:
         """
         replies = [*batch.sampling, *batch.held]
         if not replies:
-            return (), ()
+            return (), None, ()
         kept = [reply.held_logits for reply in batch.held if reply.held_logits is not None]
         logits_RV = torch.cat([*logits, torch.stack(kept)]) if kept else logits[0]
         ready, late = split_late(replies, may_wait=batch.is_drawing_only)
+        held = tuple((replies[row], logits_RV[row].clone()) for row in late)
         if late:
-            held = tuple((replies[row], logits_RV[row].clone()) for row in late)
             logits_RV = logits_RV[upload(ready, logits_RV.device)]
-        else:
-            held = ()
-        chosen = [replies[row] for row in ready]
+        chosen = tuple(replies[row] for row in ready)
         if not chosen:
-            return (), held
+            return (), None, held
         edits = edits_of(
             chosen,
             vocab_size=logits_RV.shape[1],
             eos_token_ids=self._settings.eos_token_ids,
-            device=logits_RV.device,
+            drawn_R=self._drawn_R,
         )
-        return tuple(zip(chosen, sample_replies(logits_RV, chosen, edits), strict=True)), held
+        drawn = draw_replies(logits_RV, chosen, edits)
+        self._drawn_R = drawn.ids_R
+        return chosen, drawn, held
 
     def _prompt_logprobs(
         self, batch: Batch, hidden_LD: torch.Tensor, *, row_independent: bool
@@ -175,14 +197,19 @@ class Runner:
             )
             row += len(step.stretch.token_ids)
 
-    def _builder(self, batch: Batch) -> TableBuilder:
-        builder = TableBuilder(
+    def _new_builder(self) -> TableBuilder:
+        return TableBuilder(
             has_attention=self._has_attention,
             rotate_gaps=self._settings.reuse.mode.rotate,
             device=self._settings.device,
         )
+
+    def _builder(self, batch: Batch) -> TableBuilder:
+        builder = self._new_builder()
         for reply in batch.decodes:
-            builder.add_decode(reply.token_ids[-1], reply.position, reply.state_slot, reply.kv)
+            fed_from = reply.pending_row
+            token_id = reply.token_ids[-1] if fed_from is None else 0
+            builder.add_decode(token_id, reply.position, reply.state_slot, reply.kv, fed_from)
         for assembly in batch.assemblies:
             builder.add_live(assembly.stretch)
         for cold in batch.colds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from hypic_sdk.config import SchedulerConfig
 from hypic_sdk.engine.admission import Admission
@@ -35,6 +35,9 @@ from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.store import Store
 from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import FinishReason, WarmRequest
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -185,12 +188,27 @@ class Scheduler:
         self._step += 1
         return self._composer.compose(self._active, self._cold)
 
+    @property
+    def is_decoding_only(self) -> bool:
+        """Whether nothing but decode rows can run now."""
+        has_prompts = any(request.phase is not Phase.DECODING for request in self._active)
+        return not has_prompts and not self._cold.jobs
+
     # -- after a forward
 
-    def commit(self, batch: Batch, result: StepResult, now_s: float) -> None:
-        """Book what a forward gave."""
+    def launched(
+        self, batch: Batch, drawn: Sequence[Reply], held: Sequence[tuple[Reply, torch.Tensor]]
+    ) -> None:
+        """A forward runs: book what is known of it before its tokens are."""
         for reply in batch.decodes:
             reply.position += 1
+        for reply in drawn:
+            reply.held_logits = None
+        for reply, logits_V in held:
+            reply.held_logits = logits_V
+
+    def commit(self, batch: Batch, result: StepResult, now_s: float) -> int:
+        """Book what a forward gave; how many tokens came behind an end."""
         saved = zip(batch.assemblies, result.prompt_logprobs, result.finite.snapshots, strict=True)
         for step, told, are_finite in saved:
             step.request.prompt_logprobs += told
@@ -198,11 +216,11 @@ class Scheduler:
         row_ms = result.step_ms / max(1, batch.num_rows)
         for cold, is_finite in zip(batch.colds, result.finite.colds, strict=True):
             self._advance_cold(cold, row_ms, now_s, is_finite=is_finite)
-        for reply, logits_V in result.held:
-            reply.held_logits = logits_V
+        late = [reply for reply, _ in result.sampled if reply.is_over]
         for reply, sampled in result.sampled:
-            reply.held_logits = None
-            self._accept(reply, sampled)
+            if not reply.is_over:  # also with another reply of its request, in this very step
+                self._accept(reply, sampled)
+        return len(late)
 
     def _advance(self, step: AssemblyStep, are_finite: Sequence[bool], now_s: float) -> None:
         """A stretch of an assembling request went through; `are_finite`: its snapshots."""
@@ -252,8 +270,6 @@ class Scheduler:
     def _accept(self, reply: Reply, sampled: Sampled) -> None:
         """A reply got a token."""
         request = reply.request
-        if request.phase is Phase.ENDED:  # with another reply of it, in this very step
-            return
         if not sampled.is_finite:
             self._fail_request(request, not_finite(reply))
         elif sampled.is_stuck and reply.grammar is not None:
@@ -282,11 +298,15 @@ class Scheduler:
 
     # -- failures
 
-    def fail(self, batch: Batch, error: HypicError) -> None:
-        """A forward failed: so do its requests, and those that wait for its cold segments."""
+    def fail(self, batch: Batch, error: HypicError, drawn: Sequence[Reply] = ()) -> None:
+        """A forward failed: so do its requests, and those that wait for its cold segments.
+
+        Args:
+            drawn: replies whose tokens went with it.
+        """
         # who only held logits had no part in a forward
         alone = batch.held if batch.num_rows == 0 else ()
-        decoding = (reply.request for reply in (*batch.decodes, *alone))
+        decoding = (reply.request for reply in (*batch.decodes, *alone, *drawn))
         for request in (*decoding, *(step.request for step in batch.assemblies)):
             self._fail_request(request, error)
         for step in batch.colds:

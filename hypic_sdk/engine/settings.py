@@ -31,9 +31,10 @@ class EngineSettings:
     device: torch.device
     dtype: torch.dtype  # of the model: activations, keys, values, conv tails
     state_dtype: torch.dtype  # fp32, or fp64 with an fp64 model
-    transition_dtype: torch.dtype  # of stored dense transitions
+    pair: str  # how pairs are kept, one of `config.PAIRS`
     determinism: Determinism
     graphs: bool  # whether forwards without cold rows are captured
+    overlap: bool  # whether a step of decode rows is launched before the one before it is read
     max_context_tokens: int
     step_tokens: int
     chunk_tokens: int
@@ -76,14 +77,15 @@ def resolve_settings(
     determinism = config.determinism or default
     state_dtype = torch.promote_types(model_dtype, torch.float32)
     ways = product_ways(cast("nn.Module", model), device, determinism)
-    compute = compute_fingerprint(device, determinism, chunk_tokens, ways)
+    compute = compute_fingerprint(device, determinism, chunk_tokens, config.store.pair, ways)
     return EngineSettings(
         device=device,
         dtype=model_dtype,
         state_dtype=state_dtype,
-        transition_dtype=getattr(torch, config.store.transition_dtype),
+        pair=config.store.pair,
         determinism=determinism,
         graphs=config.graphs == "auto" and on_gpu and can_capture(model),
+        overlap=config.overlap,
         max_context_tokens=_max_context(spec, config),
         step_tokens=config.scheduler.step_tokens or _STEP_TOKENS.get(device.type, 8192),
         chunk_tokens=chunk_tokens,
@@ -96,7 +98,6 @@ def resolve_settings(
                 fingerprint,
                 str(model_dtype),
                 str(state_dtype),
-                config.store.transition_dtype,
                 config.reuse.mode.name,
                 compute,
             ]
@@ -140,11 +141,12 @@ def cpu_type() -> str:
 
 
 def compute_fingerprint(
-    device: torch.device, determinism: Determinism, chunk_tokens: int, ways: str = ""
+    device: torch.device, determinism: Determinism, chunk_tokens: int, pair: str, ways: str = ""
 ) -> str:
     """What an entry's bits may depend on besides model, tokens and settings (law 5).
 
     Args:
+        pair: how pairs are kept, one of `config.PAIRS`.
         ways: how products are computed, where that was found out by trying (`product_ways`).
     """
     # a product's bits on a CPU depend on how many threads share it
@@ -153,7 +155,7 @@ def compute_fingerprint(
         name = torch.cuda.get_device_name(device)
     return (
         f"{name}; torch {torch.__version__}; hypic {__version__}; "
-        f"deterministic={determinism.value}; chunk={chunk_tokens}"
+        f"deterministic={determinism.value}; chunk={chunk_tokens}; pair={pair}"
     )
 
 

@@ -47,7 +47,7 @@ class Warming:
         """Look at the next segments of every run, as far as the queue takes them."""
         events: list[WarmEvent] = []
         # sorting is stable: first come, first served among those of one kind
-        for run in sorted(self._runs.values(), key=lambda run: run.message.background):
+        for run in sorted(self._runs.values(), key=_rank):
             self._advance_run(run, events, room_is_wanted=room_is_wanted, now_s=now_s, stamp=stamp)
         return events + self._finished()
 
@@ -62,7 +62,8 @@ class Warming:
     ) -> None:
         background = run.message.background
         while run.parts and (
-            self._cold.warm_tokens(background=background) < self._settings.step_tokens
+            run.message.for_request
+            or self._cold.warm_tokens(background=background) < self._settings.step_tokens
         ):
             part = run.parts[0]
             try:
@@ -161,6 +162,11 @@ class Warming:
         for run in over:
             del self._runs[run.request_id]
         return [WarmEvent(run.request_id, done=True) for run in over]
+
+
+def _rank(run: WarmRun) -> int:
+    """What a request waits for comes first, background work last."""
+    return 0 if run.message.for_request else 1 + run.message.background
 
 
 def _event(

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
+
 UNIT_EPS = 1e-6  # inside the root of the L2 norm of queries and keys
 
 # exp of it is zero in fp64 too, and sums of it stay exact enough for a weak decay beside it
@@ -103,7 +105,9 @@ class ScanInputs:
                     f"{name} {tuple(field.shape)} does not fit value {tuple(self.value.shape)}"
                 )
 
-    def check_slabs(self, states_SHKV: torch.Tensor, transitions: torch.Tensor | None) -> None:
+    def check_slabs(
+        self, states_SHKV: torch.Tensor, transitions: torch.Tensor | Int8Pairs | None
+    ) -> None:
         """Raise ValueError where a layer's slabs do not fit these inputs."""
         state_shape = (self.num_heads, self.key_size, self.value.shape[2])
         if states_SHKV.shape[1:] != state_shape or states_SHKV.dtype != self.work_dtype:
@@ -111,6 +115,12 @@ class ScanInputs:
                 f"state slab {tuple(states_SHKV.shape)} {states_SHKV.dtype} does not fit "
                 f"{state_shape} {self.work_dtype}"
             )
+        if isinstance(transitions, Int8Pairs):
+            if transitions.states.shape[1:] != state_shape:
+                raise ValueError(
+                    f"pairs {tuple(transitions.states.shape)} in 8 bits do not fit {state_shape}"
+                )
+            transitions = transitions.transitions
         wanted = self.transition_shapes()
         got = None if transitions is None else tuple(transitions.shape[1:])
         if got not in wanted:

@@ -9,6 +9,7 @@ link is turned away.
 from __future__ import annotations
 
 import hmac
+import selectors
 import socket
 import struct
 import time
@@ -25,7 +26,9 @@ HELLO = struct.Struct("!8sQ16s")  # what this is, epoch, token
 HEAD = struct.Struct("!QQ")  # number, length
 MAGIC = b"hypic 1\0"
 TOKEN_BYTES = 16
-HELLO_TIMEOUT_S = 1.0  # of one that came: then the next may come
+HELLO_TIMEOUT_S = 1.0  # of one that came: then it is turned away
+MAX_GREETERS = 64  # that have not said who they are: the one that came first goes
+HEAR_S = 0.1  # how soon a listener that was closed meanwhile is seen
 POLL_S = 1.0  # how soon an end that is not woken by `close` sees it
 
 
@@ -95,34 +98,95 @@ class TcpLink:
 def accept_tcp(listener: socket.socket, address: LinkAddress, timeout_s: float) -> socket.socket:
     """The sender's connection; whoever else comes is turned away.
 
+    All that came are listened to side by side: one that says nothing keeps nobody waiting.
+
     Raises:
         TransferFailed: the sender did not come in time, or the listener was closed.
     """
-    deadline_s = time.monotonic() + timeout_s
     expected = HELLO.pack(MAGIC, address.epoch, address.token)
-    while (left_s := deadline_s - time.monotonic()) > 0:
-        try:
-            listener.settimeout(left_s)
-            connection, _ = listener.accept()
-        except OSError as error:
-            raise TransferFailed(f"nobody came to {address}: {error}") from error
-        if hmac.compare_digest(_hello_of(connection), expected):
-            return connection
-        connection.close()
+    greeters = _Greeters(expected)
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        listener.setblocking(False)
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            sender = greeters.hear(listener, min(left_s, HEAR_S))
+            if sender is not None:
+                return sender
+    except (OSError, ValueError) as error:  # the latter of one that was closed
+        raise TransferFailed(f"nobody came to {address}: {error}") from error
+    finally:
+        greeters.close()
     raise TransferFailed(f"nobody came to {address} within {timeout_s:g} s", timeout_s=timeout_s)
 
 
-def _hello_of(connection: socket.socket) -> bytes:
-    """What one that came says first; less if it is too slow."""
-    said, deadline_s = b"", time.monotonic() + HELLO_TIMEOUT_S
-    with suppress(OSError):
-        while len(said) < HELLO.size and (left_s := deadline_s - time.monotonic()) > 0:
-            connection.settimeout(left_s)
-            more = connection.recv(HELLO.size - len(said))
-            if not more:
-                break
-            said += more
-    return said
+@final
+class _Greeters:
+    """Connections that have not said who they are yet."""
+
+    def __init__(self, expected: bytes) -> None:
+        self._expected = expected
+        self._said: dict[socket.socket, bytearray] = {}
+        self._until_s: dict[socket.socket, float] = {}
+
+    def hear(self, listener: socket.socket, timeout_s: float) -> socket.socket | None:
+        """Take in who comes and what they say, for a while; the sender, once it is known.
+
+        Raises:
+            OSError, ValueError: the listener was closed.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            for connection in self._said:
+                selector.register(connection, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(timeout_s)]
+        for connection in [one for one in self._said if one in ready]:
+            if self._is_sender(connection):
+                del self._said[connection]
+                connection.setblocking(True)
+                return connection
+        if listener in ready:
+            self._accept(listener)
+        now_s = time.monotonic()
+        for connection in [one for one in self._said if now_s > self._until_s[one]]:
+            self._turn_away(connection)
+        return None
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # it went again
+        connection.setblocking(False)
+        self._said[connection] = bytearray()
+        self._until_s[connection] = time.monotonic() + HELLO_TIMEOUT_S
+        if len(self._said) > MAX_GREETERS:
+            self._turn_away(next(iter(self._said)))
+
+    def _is_sender(self, connection: socket.socket) -> bool:
+        """Hear more of one; whether it has shown the token."""
+        said = self._said[connection]
+        try:
+            more = connection.recv(len(self._expected) - len(said))
+        except BlockingIOError:
+            return False
+        except OSError:
+            more = b""
+        said += more
+        if more and len(said) < len(self._expected):
+            return False
+        if hmac.compare_digest(bytes(said), self._expected):
+            return True
+        self._turn_away(connection)
+        return False
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        del self._said[connection]
+        connection.close()
+
+    def close(self) -> None:
+        """Turn all away."""
+        for connection in list(self._said):
+            self._turn_away(connection)
 
 
 def join_tcp(address: LinkAddress, timeout_s: float) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hypic_sdk.errors import ModelFileError
-from hypic_sdk.models import qwen3_5
+from hypic_sdk.models import qwen3_5, tiny_checkpoint
 from hypic_sdk.models.base import CausalLM
 from hypic_sdk.models.checkpoint import CheckpointPlan
 from hypic_sdk.models.config_fields import FieldReader
@@ -32,6 +32,7 @@ MODEL_TYPES: Mapping[str, ModuleType] = MappingProxyType(
         "qwen3_5_moe": qwen3_5,
         "qwen3_5_moe_text": qwen3_5,
         "qwen3_next": qwen3_5,
+        "tiny_hybrid": tiny_checkpoint,
     }
 )
 """`model_type` of a config.json to the module that builds it."""

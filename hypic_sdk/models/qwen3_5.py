@@ -21,10 +21,7 @@ from hypic_sdk.models.base import LayerKind
 from hypic_sdk.models.qwen_checkpoint import checkpoint_plan
 from hypic_sdk.models.qwen_config import Config
 
-__all__ = ["FAMILY", "Config", "DecoderLayer", "GatedDeltaNet", "Model", "checkpoint_plan"]
-
-FAMILY = "gated_delta_rule"
-"""Of its linear layers, by the name in `families.registry`."""
+__all__ = ["Config", "DecoderLayer", "GatedDeltaNet", "Model", "checkpoint_plan"]
 
 
 class GatedDeltaNet(nn.Module):
@@ -91,12 +88,19 @@ class DecoderLayer(nn.Module):
         )
         self.mlp_norm = RMSNorm(config.width, eps=config.eps, zero_centred=True, dtype=dtype)
 
-    def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
-        """[L, D] -> [L, D]."""
-        mixed_LD = self.mixer(self.mixer_norm(hidden_LD), context)
-        hidden_LD, normed_LD = self.mlp_norm.after(hidden_LD, mixed_LD)
-        output: torch.Tensor = hidden_LD + self.mlp(normed_LD, context)
-        return output
+    def forward(
+        self, hidden_LD: torch.Tensor, added_LD: torch.Tensor | None, context: ForwardContext
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows, and what is still to be added to them, [L, D] each; the same behind the layer.
+
+        A residual goes with the norm behind it, so the last one of a layer is left to the next.
+        """
+        if added_LD is None:
+            normed_LD = self.mixer_norm(hidden_LD)
+        else:
+            hidden_LD, normed_LD = self.mixer_norm.after(hidden_LD, added_LD)
+        hidden_LD, normed_LD = self.mlp_norm.after(hidden_LD, self.mixer(normed_LD, context))
+        return hidden_LD, self.mlp(normed_LD, context)
 
 
 class Model(nn.Module):
@@ -121,11 +125,14 @@ class Model(nn.Module):
     @torch.no_grad()
     def forward(self, ids_L: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Final-normed hidden rows [L, D]."""
-        hidden_LD = self.embedding(ids_L)
+        hidden_LD, added_LD = self.embedding(ids_L), None
         for layer in self.layers:
-            hidden_LD = layer(hidden_LD, context)
-        hidden_LD = self.norm(hidden_LD)
-        return hidden_LD
+            hidden_LD, added_LD = layer(hidden_LD, added_LD, context)
+        if added_LD is not None:
+            _, hidden_LD = self.norm.after(hidden_LD, added_LD)
+            return hidden_LD
+        normed_LD: torch.Tensor = self.norm(hidden_LD)
+        return normed_LD
 
     @torch.no_grad()
     def logits(self, hidden_ND: torch.Tensor, *, row_independent: bool) -> torch.Tensor:

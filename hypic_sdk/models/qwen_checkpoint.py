@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from hypic_sdk.layers.full_attention import AttentionLayout
 from hypic_sdk.layers.moe import MoELayout
 from hypic_sdk.models.base import LayerKind
 from hypic_sdk.models.checkpoint import CheckpointPlan, Piece, TensorPlace
@@ -86,14 +87,15 @@ def _layer_places(config: Config, i: int, one_by_one: list[int] | None) -> Named
     if config.moe is not None and i in config.sparse_layers:
         yield from _moe_places(config.moe, width, one_by_one)
     else:
-        yield from _mlp_places("mlp", "mlp", config.inner, width)
+        yield from mlp_places("mlp", "mlp", config.inner, width)
     if config.layers[i] is LayerKind.LINEAR:
         yield from _linear_places(config)
     else:
-        yield from _attention_places(config)
+        yield from attention_places(config.attention)
 
 
-def _mlp_places(name: str, module: str, inner: int, width: int) -> Named:
+def mlp_places(name: str, module: str, inner: int, width: int) -> Named:
+    """A gated feed-forward block."""
     yield f"{name}.gate_proj.weight", TensorPlace(f"{module}.gate_up.weight", (inner, width))
     yield f"{name}.up_proj.weight", TensorPlace(f"{module}.gate_up.weight", (inner, width), inner)
     yield f"{name}.down_proj.weight", TensorPlace(f"{module}.down.weight", (width, inner))
@@ -102,7 +104,7 @@ def _mlp_places(name: str, module: str, inner: int, width: int) -> Named:
 def _moe_places(moe: MoELayout, width: int, one_by_one: list[int] | None) -> Named:
     yield "mlp.gate.weight", TensorPlace("mlp.router.weight", (moe.num_experts, width))
     yield "mlp.shared_expert_gate.weight", TensorPlace("mlp.shared_gate.weight", (1, width))
-    yield from _mlp_places("mlp.shared_expert", "mlp.shared", moe.shared_inner, width)
+    yield from mlp_places("mlp.shared_expert", "mlp.shared", moe.shared_inner, width)
     count, inner = moe.num_experts, moe.inner
     if one_by_one is None:
         yield "mlp.experts.gate_up_proj", TensorPlace("mlp.gate_up", (count, 2 * inner, width))
@@ -167,16 +169,17 @@ def _unpacked(parts: list[tuple[int, int]], num_key_heads: int) -> tuple[Piece, 
     return tuple(pieces)
 
 
-def _attention_places(config: Config) -> Named:
-    layout, row = config.attention, 0
+def attention_places(layout: AttentionLayout) -> Named:
+    """Projections and head norms of a full-attention layer."""
+    row = 0
     kinds = ("weight", "bias") if layout.bias else ("weight",)
     for part, size in zip(("q", "k", "v"), layout.projected, strict=True):
         for kind in kinds:
-            shape = (size, config.width) if kind == "weight" else (size,)
+            shape = (size, layout.width) if kind == "weight" else (size,)
             yield f"self_attn.{part}_proj.{kind}", TensorPlace(f"mixer.qkv.{kind}", shape, row)
         row += size
     for kind in kinds:
-        out_shape = (config.width, layout.num_query_heads * layout.head_size)
+        out_shape = (layout.width, layout.num_query_heads * layout.head_size)
         shape = out_shape if kind == "weight" else out_shape[:1]
         yield f"self_attn.o_proj.{kind}", TensorPlace(f"mixer.output.{kind}", shape)
     for part, name in (("q", "query"), ("k", "key")):

@@ -209,6 +209,11 @@ class Config:
         return config
 
     @property
+    def family(self) -> str:
+        """Of the linear layers, by the name in `families.registry`."""
+        return "gated_delta_rule"
+
+    @property
     def mixed_channels(self) -> int:
         """C: query, key and value channels, in this order, that pass the short conv."""
         return 2 * self.num_key_heads * self.key_size + self.num_heads * self.value_size

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
 from hypic_sdk.errors import WorkerError, WorkerLost
-from hypic_sdk.prompt.segment import Role, SegmentId
-from hypic_sdk.router.assignment import Assign, WorkerId
+from hypic_sdk.prompt.segment import PromptPart, Role, SegmentId
+from hypic_sdk.router.assignment import Assign, WorkerId, longest_first
 from hypic_sdk.router.costs import CostModel
 from hypic_sdk.router.dispatch import DispatchPlan, Segment, plan_dispatch
 from hypic_sdk.router.in_flight import Dispatched, WorkerTally
 from hypic_sdk.router.membership import Membership
 from hypic_sdk.router.placement_index import Place, PlacementIndex
 from hypic_sdk.transport.control import Alive, EntriesChanged
-from hypic_sdk.transport.messages import EngineRequest, SegmentStatus, TokenEvent
+from hypic_sdk.transport.messages import EngineRequest, SegmentStatus, TokenEvent, WarmRequest
 
 MAX_SESSIONS = 100_000
 """Sessions whose worker is remembered."""
@@ -69,21 +69,33 @@ class Books:
 
     def plan(self, message: EngineRequest) -> DispatchPlan:
         """How a request would be dispatched now.  Raises WorkerLost: no worker is ready."""
-        loads_ms = self.members.loads_ms()
-        if not loads_ms:
-            raise WorkerLost("no worker is ready; try again")
+        loads_ms = self._loads_ms()
         session = self._sessions.get((message.namespace, message.session_id or ""))
         segments = self._segments(message)
-        in_segments = sum(segment.num_tokens for segment in segments.values())
         return plan_dispatch(
             segments.values(),
-            message.prompt.num_tokens - in_segments,
+            _live_tokens(message, segments),
             loads_ms,
             self.costs,
             preferred=None if session is None else session.worker,
             chained_tokens=0 if session is None else session.live_tokens,
             assign=self._assign,
         )
+
+    def _loads_ms(self) -> dict[WorkerId, float]:
+        """What each ready worker has before it, whoever holds least first.
+
+        Plans settle ties by this order: else all that is asked for one by one would lie with the
+        first worker, and the caches of the others would stay empty.
+
+        Raises:
+            WorkerLost: no worker is ready.
+        """
+        loads_ms = self.members.loads_ms()
+        if not loads_ms:
+            raise WorkerLost("no worker is ready; try again")
+        emptiest_first = sorted(loads_ms, key=self.index.num_places)
+        return {worker: loads_ms[worker] for worker in emptiest_first}
 
     def plan_again(self, known: Dispatched) -> DispatchPlan | None:
         """A request whose worker is gone, on another one that asks nobody for anything.
@@ -118,17 +130,13 @@ class Books:
         message, plan = known.message, known.plan
         tally = self._tally(plan.combine)
         self.tallies[plan.combine] = replace(tally, num_dispatched=tally.num_dispatched + 1)
-        tokens = {
-            part.segment_id: len(part.token_ids)
-            for part in message.prompt.parts
-            if part.segment_id is not None
-        }
+        segments = self._segments(message)
         for worker, ids in plan.cold.items():
-            cost_ms = sum(self.costs.cold(tokens[id_]) for id_ in ids)
+            cost_ms = sum(self.costs.cold(segments[id_].num_tokens) for id_ in ids)
             self.members.begin(worker, f"cold/{message.request_id}", cost_ms)
             for id_ in ids:
                 self.index.begin(Place(message.namespace, id_), worker)
-        live_tokens = message.prompt.num_tokens - sum(tokens.values())
+        live_tokens = _live_tokens(message, segments)
         live_ms = self.costs.live(live_tokens)
         self.members.begin(plan.combine, f"answer/{message.request_id}", live_ms)
         if message.session_id is not None:
@@ -167,10 +175,61 @@ class Books:
     def end(self, known: Dispatched, event: TokenEvent | None) -> None:
         """Its worker has nothing of it before it any more."""
         request_id = known.message.request_id
-        for worker in known.plan.cold:
+        for worker, ids in known.plan.cold.items():
             self.members.end(worker, f"cold/{request_id}")
+            if not known.has_spoken:  # else that is settled
+                self._settle(known.message.namespace, worker, ids, is_made=False)
         self.members.end(known.worker, f"answer/{request_id}")
         code = None if event is None or event.error is None else event.error["code"]
         if code in (WorkerError.code, WorkerLost.code):
             tally = self._tally(known.worker)
             self.tallies[known.worker] = replace(tally, num_failed=tally.num_failed + 1)
+
+    # -- one warm request
+
+    def begin_warm(self, message: WarmRequest) -> dict[WorkerId, tuple[PromptPart, ...]]:
+        """Spread a warm request, and book it: what somebody holds or makes already goes there.
+
+        Raises:
+            WorkerLost: no worker is ready.
+        """
+        loads_ms = self._loads_ms()
+        by_id = {part.segment_id: part for part in message.segments if part.segment_id is not None}
+        work: dict[WorkerId, list[SegmentId]] = {}
+        costs: dict[SegmentId, float] = {}
+        for id_, part in by_id.items():
+            place = Place(message.namespace, id_)
+            maker = self.index.maker(place)
+            if holders := self.index.holders(place) & loads_ms.keys():
+                work.setdefault(min(holders), []).append(id_)
+            elif maker is not None and maker in loads_ms:
+                work.setdefault(maker, []).append(id_)
+            else:
+                costs[id_] = self.costs.cold(len(part.token_ids))
+        for worker, ids in longest_first(costs, loads_ms).work.items():
+            work.setdefault(worker, []).extend(ids)
+            for id_ in ids:
+                self.index.begin(Place(message.namespace, id_), worker)
+                if not message.background:  # requests do not wait for background work
+                    self.members.begin(worker, _warm_task(message, id_), costs[id_])
+        return {worker: tuple(by_id[id_] for id_ in ids) for worker, ids in work.items()}
+
+    def warmed(self, message: WarmRequest, worker: WorkerId, id_: SegmentId) -> None:
+        """A segment of a warm request is there."""
+        self.members.end(worker, _warm_task(message, id_))
+        self.hold(Place(message.namespace, id_), worker)
+
+    def end_warm(self, message: WarmRequest, worker: WorkerId, ids: Iterable[SegmentId]) -> None:
+        """A worker makes nothing more of a warm request; `ids` are those that are not there."""
+        for id_ in ids:
+            self.members.end(worker, _warm_task(message, id_))
+            self.index.give_up(Place(message.namespace, id_), worker)
+
+
+def _live_tokens(message: EngineRequest, segments: Mapping[SegmentId, Segment]) -> int:
+    """Tokens of a request that are computed for it alone; a text that stands twice is kept once."""
+    return message.prompt.num_tokens - sum(segment.num_tokens for segment in segments.values())
+
+
+def _warm_task(message: WarmRequest, id_: SegmentId) -> str:
+    return f"warm/{message.request_id}/{id_}"

@@ -50,6 +50,10 @@ class PlacementIndex:
         known = self._touch(place)
         return None if known is None else known.maker
 
+    def num_places(self, worker: WorkerId) -> int:
+        """Segments that a worker is thought to hold or to make."""
+        return len(self._of.get(worker, ()))
+
     def begin(self, place: Place, worker: WorkerId) -> None:
         """A worker was asked to make it.  The first one stays its maker until that is over."""
         known = self._entry(place)

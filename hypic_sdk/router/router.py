@@ -23,6 +23,7 @@ from hypic_sdk.router.costs import CostModel
 from hypic_sdk.router.dispatch import DispatchPlan
 from hypic_sdk.router.in_flight import Dispatched, WorkerTally
 from hypic_sdk.router.membership import Membership, WorkerState
+from hypic_sdk.router.overdue import OverdueWatch
 from hypic_sdk.router.placement_index import Place
 from hypic_sdk.router.warm_split import WarmSplit
 from hypic_sdk.transport.control import Alive, EntriesChanged, Question
@@ -53,10 +54,12 @@ class Router:
         members: Membership | None = None,
     ) -> None:
         self._lock = threading.RLock()
-        self._books = Books(costs or CostModel(), assign, members or Membership())
+        members = Membership() if members is None else members  # an empty one is false
+        self._books = Books(costs or CostModel(), assign, members)
         self._ports: dict[WorkerId, WorkerPort] = {}
         self._in_flight: dict[str, Dispatched] = {}
         self._splits: dict[str, WarmSplit] = {}
+        self._watch = OverdueWatch(self._all_in_flight, self._end_overdue)
 
     # -- workers
 
@@ -134,6 +137,7 @@ class Router:
             known = Dispatched(message, listener, plan.combine, plan)
             self._in_flight[message.request_id] = known
             self._books.begin(known)
+        self._watch.begin(known)
         self._send(known, replace(message, placements=placements_of(plan)))
 
     def _send(self, known: Dispatched, message: EngineRequest) -> None:
@@ -170,7 +174,8 @@ class Router:
         The time of the request runs on.
         """
         with self._lock:
-            plan = None if known.is_cancelled else self._books.plan_again(known)
+            ends = known.is_cancelled or known.is_overdue()
+            plan = None if ends else self._books.plan_again(known)
             known.num_tries += 1
             if plan is None:
                 self._forget(known)
@@ -178,7 +183,7 @@ class Router:
                 known.plan, known.worker = plan, plan.combine
                 self._books.begin(known)
         if plan is None:
-            known.listener(lost)
+            known.listener(known.overdue_event() if known.is_overdue() else lost)
             return
         try:
             self._send(known, known.timed())
@@ -193,19 +198,46 @@ class Router:
     def _take(self, known: Dispatched, num_tries: int, event: Event) -> None:
         """Learn from an event of a request, and hand it on."""
         assert isinstance(event, TokenEvent), "a request has token events"
+        with known.telling:
+            with self._lock:
+                if known.num_tries != num_tries:  # it went to another worker, or has ended
+                    return
+                goes_again = is_last(event) and known.may_go_again(event)
+                self._books.spoke(known, event)
+                known.has_spoken = not goes_again
+                if is_last(event):
+                    self._books.end(known, event)
+                    if not goes_again:
+                        self._forget(known)
+            if goes_again:
+                self._send_again(known, event)
+            else:
+                known.listener(known.in_its_terms(event))
+
+    def _all_in_flight(self) -> list[Dispatched]:
         with self._lock:
-            if known.num_tries != num_tries:  # it went to another worker
-                return
-            goes_again = is_last(event) and known.may_go_again(event)
-            self._books.spoke(known, event)
-            known.has_spoken = not goes_again
-            if is_last(event):
+            return list(self._in_flight.values())
+
+    def _end_overdue(self, known: Dispatched) -> None:
+        """Its time is over, and its worker does not say so: it may be stopped, or cut off."""
+        event = known.overdue_event()
+        assert isinstance(event, TokenEvent), "a request has token events"
+        with known.telling:
+            with self._lock:
+                if self._in_flight.get(known.message.request_id) is not known:
+                    return
+                port = self._ports.get(known.worker)
+                known.num_tries += 1  # nobody hears what its worker says later
+                self._books.spoke(known, event)
                 self._books.end(known, event)
-                if not goes_again:
-                    self._forget(known)
-        if goes_again:
-            self._send_again(known, event)
-        else:
+                self._forget(known)
+            logger.warning(
+                "worker %s did not end a request in time request=%s",
+                known.worker,
+                known.message.request_id,
+            )
+            if port is not None:
+                port.cancel(known.message.request_id)
             known.listener(event)
 
     def _forget(self, known: Dispatched) -> None:
@@ -243,44 +275,30 @@ class Router:
                 raise RequestError(
                     "a request of that id is in flight", request_id=message.request_id
                 )
-            loads_ms = self._books.members.loads_ms()
-            if not loads_ms:
-                raise WorkerLost("no worker is ready; try again")
-            by_id = {part.segment_id: part for part in message.segments if part.segment_id}
-            held, costs = self._warm_where(message, by_id, loads_ms)
-            given = longest_first(costs, loads_ms)
-            work: dict[WorkerId, list[PromptPart]] = {}
-            for worker, ids in [*held.items(), *given.work.items()]:
-                work.setdefault(worker, []).extend(by_id[id_] for id_ in ids)
+            work = self._books.begin_warm(message)
             ports = {worker: self._ports[worker] for worker in work}
-            split = WarmSplit(message, work, ports, listener, self._warmed)
+            split = WarmSplit(message, work, ports, listener, self)
             self._splits[message.request_id] = split
         split.begin()
 
-    def _warm_where(
-        self,
-        message: WarmRequest,
-        by_id: dict[SegmentId, PromptPart],
-        loads_ms: dict[WorkerId, float],
-    ) -> tuple[dict[WorkerId, list[SegmentId]], dict[SegmentId, float]]:
-        """What somebody is thought to hold, by holder; what the rest costs."""
-        held: dict[WorkerId, list[SegmentId]] = {}
-        costs: dict[SegmentId, float] = {}
-        for id_, part in by_id.items():
-            holders = self._books.index.holders(Place(message.namespace, id_)) & loads_ms.keys()
-            if holders:
-                held.setdefault(min(holders), []).append(id_)
-            else:
-                costs[id_] = self._books.costs.cold(len(part.token_ids))
-        return held, costs
+    # -- WarmWatcher
 
-    def _warmed(self, split: WarmSplit, worker: WorkerId, id_: SegmentId | None) -> None:
-        """A segment of a warm request is there; none: the whole request ended."""
+    def warmed(self, split: WarmSplit, worker: WorkerId, id_: SegmentId) -> None:
+        """A segment of a warm request is there."""
         with self._lock:
-            if id_ is None:
-                self._splits.pop(split.request_id, None)
-            else:
-                self._books.hold(Place(split.namespace, id_), worker)
+            self._books.warmed(split.message, worker, id_)
+
+    def share_ended(self, split: WarmSplit, worker: WorkerId, missing: Sequence[SegmentId]) -> None:
+        """A worker makes nothing more of a warm request."""
+        with self._lock:
+            self._books.end_warm(split.message, worker, missing)
+
+    def warm_ended(self, split: WarmSplit) -> None:
+        """A warm request has ended."""
+        with self._lock:
+            self._splits.pop(split.request_id, None)
+
+    # -- questions
 
     def probe(self, parts: Sequence[PromptPart], namespace: str) -> Sequence[bool]:
         """Whether each segment is held by anybody."""

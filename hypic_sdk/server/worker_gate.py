@@ -204,7 +204,9 @@ class WorkerGate:
             return
         for other, remote in list(self._remotes.items()):
             if remote.place == message.place:
-                self._refuse(other, WorkerLost("another worker came to its place"))
+                # whoever still hears this has a living rival: coming again would throw that one out
+                said = f"another worker came to place {message.place}: no two hosts may have one"
+                self._refuse(other, ConfigError(said))
                 self._lose(other, "another came to its place", died=True)
         worker = WorkerId(f"{message.place}-{next(self._numbers)}")
         link = EngineLink(suspects=self._suspects, waits=False)

@@ -17,8 +17,10 @@ class SegmentEntry:
     key: SegmentKey
     num_tokens: int  # of the segment, seams included
     seam: SeamWidths
-    state_slot: int  # row of the state and conv-tail slabs: the interior's end state and tail
-    transition_slot: int  # row of the transition slab; NO_SLOT where nothing is stored
+    # row of the state and conv-tail slabs: the interior's end state and tail; with pairs in 8 bits
+    # of the conv-tail slab alone, behind all state rows
+    state_slot: int
+    transition_slot: int  # row of transitions, or of pairs; NO_SLOT where nothing is stored
     kv_slots: torch.Tensor  # [interior] int64 on the host, read only; [0] without full attention
     num_bytes: int
 

@@ -22,8 +22,8 @@ def pack_entry(slabs: Slabs, entry: SegmentEntry) -> torch.Tensor:
     """Copy an entry out of the slabs.
 
     Returns:
-        [num_bytes] uint8 on the slabs' device: state, conv tail, transition, keys and values, in
-        this order, each padded with zeros to `PIECE_BYTES`.  Keys are not rotated.
+        [num_bytes] uint8 on the slabs' device: the tensors of `entry_tensors` in their order, each
+        padded with zeros to `PIECE_BYTES`.  Keys are not rotated.
     """
     pieces = [
         piece.contiguous().view(-1).view(torch.uint8) for piece in entry_tensors(slabs, entry)
@@ -119,23 +119,28 @@ def _padded(piece: torch.Tensor, itemsize: int = 1) -> int:
 
 
 def entry_tensors(slabs: Slabs, entry: SegmentEntry) -> Iterator[torch.Tensor]:
-    """All that an entry keeps, always in one order: state, conv tail, transition, keys, values."""
-    yield slabs.states[entry.state_slot]
-    yield slabs.conv_tails[entry.state_slot]
-    if entry.transition_slot != NO_SLOT:
-        assert slabs.transitions is not None, "an entry with a transition row, a store without"
-        yield slabs.transitions[entry.transition_slot]
+    """All that an entry keeps, always in one order: pair and conv tail, keys, values."""
+    yield from _rows(slabs, entry)
     slots = upload(entry.kv_slots, slabs.keys.device)
     yield slabs.keys[:, slots]
     yield slabs.values[:, slots]
 
 
 def _write(slabs: Slabs, entry: SegmentEntry, values: Iterator[torch.Tensor]) -> None:
-    slabs.states[entry.state_slot] = next(values)
-    slabs.conv_tails[entry.state_slot] = next(values)
-    if entry.transition_slot != NO_SLOT:
-        assert slabs.transitions is not None, "an entry with a transition row, a store without"
-        slabs.transitions[entry.transition_slot] = next(values)
+    for row in _rows(slabs, entry):
+        row.copy_(next(values))
     slots = upload(entry.kv_slots, slabs.keys.device)
     slabs.keys[:, slots] = next(values)
     slabs.values[:, slots] = next(values)
+
+
+def _rows(slabs: Slabs, entry: SegmentEntry) -> Iterator[torch.Tensor]:
+    """Views: state, conv tail, transition; or conv tail and the tensors of a pair in 8 bits."""
+    if slabs.pairs is None:
+        yield slabs.states[entry.state_slot]
+    yield slabs.conv_tails[entry.state_slot]
+    if slabs.pairs is not None:
+        yield from (slab[entry.transition_slot] for slab in slabs.pairs.tensors())
+    elif entry.transition_slot != NO_SLOT:
+        assert slabs.transitions is not None, "an entry with a transition row, a store without"
+        yield slabs.transitions[entry.transition_slot]

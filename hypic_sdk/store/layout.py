@@ -3,6 +3,10 @@
 The store hands out three kinds of slot (design 8, first version): state rows, transition rows and
 KV slots of one token.  Each kind has its own slab, is counted, refused and evicted apart, and
 serves segment entries, chain entries and requests alike.
+
+A segment entry takes a state row and, where its transition is stored, a transition row.  With pairs
+in 8 bits it takes a transition row alone, which holds all of its pair and its conv tail; state rows
+are then running states and chain entries only, which stay as precise as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import torch
 
 from hypic_sdk.config import StoreConfig
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.models.base import ModelSpec, TransitionKind
 
 NO_SLOT = -1
@@ -46,7 +51,7 @@ class SlabSizes:
     """
 
     num_state_rows: int  # S
-    num_transition_rows: int  # X, 0 when transitions follow from the length
+    num_transition_rows: int  # X, 0 when a pair's transition follows from its length
     num_kv_slots: int  # P, 0 without full attention
     budget_bytes: int
     unused_bytes: int
@@ -69,6 +74,7 @@ class StoreLayout:
     dtype: torch.dtype  # of conv tails, keys and values
     state_dtype: torch.dtype
     transition_dtype: torch.dtype
+    has_int8_pairs: bool = False
 
     @classmethod
     def of(
@@ -77,15 +83,16 @@ class StoreLayout:
         *,
         dtype: torch.dtype,
         state_dtype: torch.dtype,
-        transition_dtype: torch.dtype,
+        pair: str,
     ) -> StoreLayout:
         """The layout for a model.
 
         Args:
             dtype: what the model runs in: conv tails, keys and values.
-            state_dtype: end states and running states (fp32, or fp64 when the model runs in fp64).
-            transition_dtype: dense transitions only; scalar and diagonal ones are log-decays in
-                the state's dtype.
+            state_dtype: running states, and end states unless they are in 8 bits (fp32, or fp64
+                when the model runs in fp64).
+            pair: one of `config.PAIRS`: the dtype of dense transitions, or `int8` for both; scalar
+                and diagonal transitions are log-decays in the state's dtype.
         """
         linear, attention = spec.linear, spec.attention
         key_axes = _KEY_AXES[linear.transition]
@@ -106,23 +113,40 @@ class StoreLayout:
             dtype=dtype,
             state_dtype=state_dtype,
             transition_dtype=(
-                transition_dtype if linear.transition is TransitionKind.DENSE else state_dtype
+                getattr(torch, pair) if linear.transition is TransitionKind.DENSE else state_dtype
             ),
+            has_int8_pairs=pair == "int8",
         )
 
     @property
     def state_row_bytes(self) -> int:
         """One state row: the states and conv tails of all linear layers."""
         state = self.num_heads * self.key_size * self.value_size * self.state_dtype.itemsize
-        tail = self.conv_rows * self.conv_channels * self.dtype.itemsize
-        return self.num_linear * (state + tail)
+        return self.num_linear * (state + self._tail_bytes)
 
     @property
     def transition_row_bytes(self) -> int:
         """One transition row: all linear layers; 0 when nothing is stored."""
+        if self.has_int8_pairs:
+            pairs = self.pair_rows((1, self.num_linear), torch.device("meta"))
+            return pairs.num_bytes + self.num_linear * self._tail_bytes
         if self.transition_axes is None:
             return 0
         return self.num_linear * math.prod(self.transition_axes) * self.transition_dtype.itemsize
+
+    @property
+    def _tail_bytes(self) -> int:
+        return self.conv_rows * self.conv_channels * self.dtype.itemsize
+
+    def pair_rows(self, lead: tuple[int, int], device: torch.device) -> Int8Pairs:
+        """Memory for pairs in 8 bits, not cleared.
+
+        Args:
+            lead: rows and linear layers.
+        """
+        shape = (self.num_heads, self.key_size, self.value_size)
+        axes = self.transition_axes
+        return Int8Pairs.allocate(lead, shape, axes, self.state_dtype, device)
 
     @property
     def kv_slot_bytes(self) -> int:
@@ -130,9 +154,14 @@ class StoreLayout:
         return 2 * self.num_attention * self.num_kv_heads * self.head_size * self.dtype.itemsize
 
     @property
+    def keeps_states(self) -> bool:
+        """Whether a segment entry has a state row."""
+        return not self.has_int8_pairs
+
+    @property
     def keeps_transitions(self) -> bool:
         """Whether a segment entry has a transition row."""
-        return self.transition_axes is not None
+        return self.has_int8_pairs or self.transition_axes is not None
 
     @property
     def keeps_kv(self) -> bool:
@@ -141,8 +170,8 @@ class StoreLayout:
 
     def segment_bytes(self, interior_tokens: int) -> int:
         """What one segment entry takes."""
-        rows = self.state_row_bytes + self.transition_row_bytes
-        return rows + interior_tokens * self.kv_slot_bytes
+        state = self.state_row_bytes if self.keeps_states else 0
+        return state + self.transition_row_bytes + interior_tokens * self.kv_slot_bytes
 
     def split(self, config: StoreConfig) -> SlabSizes:
         """Split a budget at start by `expected_segment_tokens`.
@@ -157,12 +186,8 @@ class StoreLayout:
             ConfigError: the budget can not hold one segment and one request over it.
         """
         expected = config.expected_segment_tokens
-        state, transition, kv = (
-            self.state_row_bytes,
-            self.transition_row_bytes,
-            self.kv_slot_bytes,
-        )
-        least = 2 * state + transition + 2 * expected * kv
+        state, kv = self.state_row_bytes, self.kv_slot_bytes
+        least = self.segment_bytes(expected) + state + expected * kv
         if config.budget_bytes < least:
             raise ConfigError(
                 f"budget_bytes {config.budget_bytes} can not hold one segment of {expected} tokens "
@@ -179,7 +204,7 @@ class StoreLayout:
         segments = max(1, SEGMENTS_PER_REQUEST * config.budget_bytes // share)
         request_rows = max(1, ROWS_PER_REQUEST * config.budget_bytes // share)
         return self.sizes(
-            num_state_rows=segments + request_rows,
+            num_state_rows=request_rows + (segments if self.keeps_states else 0),
             num_transition_rows=segments if self.keeps_transitions else 0,
             budget_bytes=config.budget_bytes,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.store.layout import SlabSizes, StoreLayout
 
 
@@ -15,8 +16,11 @@ class Slabs:
     """The memory that every entry and running state lies in.  Not cleared: written before read."""
 
     states: torch.Tensor  # [S, J, H, K, V] state_dtype
-    conv_tails: torch.Tensor  # [S, J, W-1, C] dtype, same row index as `states`
-    transitions: torch.Tensor | None  # [X, J, H], [X, J, H, K] or [X, J, H, K, K]; none: constant
+    # [S, J, W-1, C] dtype, same row index as `states`; with pairs in 8 bits X more rows behind them
+    conv_tails: torch.Tensor
+    # [X, J, H], [X, J, H, K] or [X, J, H, K, K]; none: constant, or in `pairs`
+    transitions: torch.Tensor | None
+    pairs: Int8Pairs | None  # [X, J, ..]
     keys: torch.Tensor  # [A, P, G, E] dtype; of segment entries unrotated
     values: torch.Tensor  # [A, P, G, E] dtype
 
@@ -53,8 +57,12 @@ class Slabs:
             layout.num_kv_heads,
             layout.head_size,
         )
-        transitions = None
-        if layout.transition_axes is not None:
+        transitions = pairs = None
+        num_tails = rows
+        if layout.has_int8_pairs:
+            pairs = layout.pair_rows((sizes.num_transition_rows, linear), device)
+            num_tails += sizes.num_transition_rows
+        elif layout.transition_axes is not None:
             transitions = torch.empty(
                 (sizes.num_transition_rows, linear, *layout.transition_axes),
                 dtype=layout.transition_dtype,
@@ -67,11 +75,12 @@ class Slabs:
                 device=device,
             ),
             conv_tails=torch.empty(
-                (rows, linear, layout.conv_rows, layout.conv_channels),
+                (num_tails, linear, layout.conv_rows, layout.conv_channels),
                 dtype=layout.dtype,
                 device=device,
             ),
             transitions=transitions,
+            pairs=pairs,
             keys=torch.empty(kv_shape, dtype=layout.dtype, device=device),
             values=torch.empty(kv_shape, dtype=layout.dtype, device=device),
         )
@@ -81,4 +90,5 @@ class Slabs:
         """What the tensors really take."""
         slabs = [self.states, self.conv_tails, self.keys, self.values]
         slabs += [] if self.transitions is None else [self.transitions]
+        slabs += [] if self.pairs is None else self.pairs.tensors()
         return sum(slab.numel() * slab.element_size() for slab in slabs)

@@ -306,15 +306,19 @@ class Store:
 
     def _open_filling(self, spec: EntrySpec) -> Filling:
         holding = self._memory.arena.claim(self._amount(spec), Claim.FILLING)
-        has_transition = self.layout.keeps_transitions
+        layout, transition_slot = self.layout, NO_SLOT
+        if layout.keeps_transitions:
+            transition_slot = holding.transition_rows[0].start
+        # tails of entries without a state row lie behind those of state rows
+        behind = self.sizes.num_state_rows + transition_slot
         entry = SegmentEntry(
             key=spec.key,
             num_tokens=spec.num_tokens,
             seam=spec.seam,
-            state_slot=holding.state_rows[0].start,
-            transition_slot=holding.transition_rows[0].start if has_transition else NO_SLOT,
+            state_slot=holding.state_rows[0].start if layout.keeps_states else behind,
+            transition_slot=transition_slot,
             kv_slots=tensor_of(holding.kv_slots),
-            num_bytes=self.layout.segment_bytes(spec.interior_tokens),
+            num_bytes=layout.segment_bytes(spec.interior_tokens),
         )
         filling = Filling(spec, entry, holding, self.abandon)
         self._memory.segments.open(filling)
@@ -354,7 +358,7 @@ class Store:
         """The slots of one segment entry."""
         assert spec.interior_tokens > 0, "a segment without an interior is not kept"
         return Amount(
-            state_rows=1,
+            state_rows=int(self.layout.keeps_states),
             transition_rows=int(self.layout.keeps_transitions),
             kv_slots=spec.interior_tokens if self.layout.keeps_kv else 0,
         )

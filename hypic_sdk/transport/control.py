@@ -115,7 +115,9 @@ class Question(Enum):
 
     PROBE = "probe"  # which of `parts` are held -> list of bool
     DELETE = "delete"  # drop the entries of `parts` and every chain that contains one
-    USAGE = "usage"  # bytes of the store by state, live checks under "shadow" -> dict
+    # bytes of the store by state; what else is switched on, under its name: "shadow" (live checks),
+    # "graphs", "steps" (which overlapped) -> dict
+    USAGE = "usage"
     LOOK = "look"  # what is there of `parts` -> list of [Held, bytes, whether pinned]
     PIN = "pin"  # keep the entries of `parts`, also those still to be made; PinBudgetExhausted
     UNPIN = "unpin"

@@ -79,6 +79,7 @@ class WarmRequest:
     segments: tuple[PromptPart, ...]  # role inner, with ids
     namespace: str = ""
     background: bool = False  # yields to requests
+    for_request: bool = False  # a request of another worker waits for it: before all other warming
 
 
 class SegmentStatus(Enum):

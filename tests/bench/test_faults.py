@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from hypic_sdk.bench import faults
-from hypic_sdk.bench.fidelity_rungs import purity, warm_cold
+from hypic_sdk.bench.fidelity_bits import warm_cold
+from hypic_sdk.bench.fidelity_rungs import purity
 from hypic_sdk.bench.probe import Probe, inner_parts
 from hypic_sdk.bench.scores import relative_l2
 from hypic_sdk.config import (

@@ -12,9 +12,10 @@ import torch
 from hypic_sdk.bench.divergence import first_left
 from hypic_sdk.bench.fidelity import Plan, measure, write_json
 from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, FULL, MODE_ARMS, Row
+from hypic_sdk.bench.fidelity_bits import WarmCold
 from hypic_sdk.bench.fidelity_cases import ANY_ORDER, DUPLICATES, STRATA, CaseSizes, make_cases
 from hypic_sdk.bench.fidelity_docs import BEGIN, END, filled, tables
-from hypic_sdk.bench.fidelity_rungs import Law, Norms, Purity, WarmCold, distinct_worlds
+from hypic_sdk.bench.fidelity_rungs import Law, Norms, Purity, distinct_worlds
 from hypic_sdk.bench.fidelity_tables import headline
 from hypic_sdk.bench.fidelity_verdict import CONTROLS, judge, summarise
 from hypic_sdk.bench.modes import parse_servers
@@ -29,7 +30,7 @@ from hypic_sdk.errors import ConfigError
 NORMS = Norms(256, 4, ((0.5, 0.0), (0.9, 0.2)), 0.75)
 LAWS = (Law("composition", 1e-14, 1e-10, True),)
 PURE = Purity(8, 8, flipped_bit_found=True)
-SAME = WarmCold("all", 5, 5, flipped_bit_found=True)
+SAME = (WarmCold("all", 5, 5, 5, 5, 0.0, 0.0, flipped_bit_found=True),)
 NUM_CASES = 40
 
 
@@ -98,7 +99,10 @@ def test_a_fault_that_met_no_entries_proves_nothing():
         (LAWS, replace(PURE, num_pure=7), SAME),
         (LAWS, replace(PURE, flipped_bit_found=False), SAME),
         (LAWS, Purity(0, 0, flipped_bit_found=True), SAME),
-        (LAWS, PURE, replace(SAME, num_equal=4)),
+        (LAWS, PURE, (replace(SAME[0], num_equal=4),)),
+        ((), PURE, SAME),
+        (LAWS, None, SAME),
+        (LAWS, PURE, ()),
     ],
 )
 def test_a_broken_rung_is_told(laws, pure, same):
@@ -157,16 +161,18 @@ def test_the_first_layer_that_leaves():
 
 
 def test_advice_follows_the_intervals():
-    def sweep(kl_of_other: float, live: int, em: float = 1.0):
-        rows = [row(FULL, c, 1.0, 0.0, 400) for c in range(20)]
-        rows += [row("8", c, 1.0, 0.1 + 0.001 * c) for c in range(20)]
-        rows += [row("4+4", c, em, kl_of_other + 0.001 * c, live) for c in range(20)]
+    def sweep(kl_of_other: float, live: int, em: float = 1.0, worlds: int = 20):
+        rows = [row(FULL, c, 1.0, 0.0, 400) for c in range(worlds)]
+        rows += [row("8", c, 1.0, 0.1 + 0.001 * c) for c in range(worlds)]
+        rows += [row("4+4", c, em, kl_of_other + 0.001 * c, live) for c in range(worlds)]
         return advice(settings(rows, "8"), "8")
 
     assert "the default stays 8" in sweep(0.1, 50)
     assert "a change of the default is clear" in sweep(0.01, 50)
     assert "the default stays 8" in sweep(0.01, 90), "nearer, but for more tokens"
     assert "for more live tokens: 4+4" in sweep(0.01, 90)
+    assert "the default stays 8" in sweep(0.099, 50), "surely nearer, by next to nothing"
+    assert sweep(0.01, 50, worlds=6).startswith("6 worlds are too few")
 
 
 def test_every_anchored_arm_stands_beside_the_same_one_that_is_not():
@@ -176,9 +182,9 @@ def test_every_anchored_arm_stands_beside_the_same_one_that_is_not():
     for name in anchored:
         plain = arms[name.removesuffix(ANCHORED)]
         assert replace(arms[name], name=plain.name, anchored=False) == plain
-    rows = [row(FULL, c, 1.0, 0.0) for c in range(9)]
-    rows += [row("8", c, 0.5, 0.2 + 0.01 * c) for c in range(9)]
-    rows += [row("8" + ANCHORED, c, 1.0, 0.1 + 0.01 * c) for c in range(9)]
+    rows = [row(FULL, c, 1.0, 0.0) for c in range(20)]
+    rows += [row("8", c, 0.5, 0.2 + 0.01 * c) for c in range(20)]
+    rows += [row("8" + ANCHORED, c, 1.0, 0.1 + 0.01 * c) for c in range(20)]
     [pair] = anchored_pairs(rows)
     assert (pair.name, pair.em_more.mean) == ("8" + ANCHORED, 0.5)
     assert pair.kl_more.low == pytest.approx(-0.1)
@@ -207,7 +213,7 @@ def test_a_small_run_of_the_whole_ladder(tmp_path):
     """The packaged reader over very few prompts: every rung and every arm runs, and is told."""
     plan = Plan(CaseSizes(1, (3,), (100,), 1), ("two documents", "tally"), 1, 1, 1, 2)
     lines: list[str] = []
-    found = measure(load_subject(None, "cpu"), plan, lines.append)
+    found = measure(load_subject(None, "cpu"), plan, lines.append, folder=tmp_path)
     arms = {one.arm for one in found.rows}
     assert arms == {FULL, *(arm.name for arm in (*MODE_ARMS, *CONTROL_ARMS))}
     assert found.verdict.rungs_hold
@@ -220,7 +226,8 @@ def test_a_small_run_of_the_whole_ladder(tmp_path):
     assert first[f"{DEFAULT}, fp32 transition", 0].largest_l2 < 1e-5
     assert first[DEFAULT, 0].largest_l2 < 3e-4
     body = json.loads(write_json(found, tmp_path).read_text())
-    assert len((tmp_path / "fidelity_rows.jsonl").read_text().splitlines()) == len(found.rows)
+    lines_of_rows = (tmp_path / "fidelity_rows.jsonl").read_text().splitlines()
+    assert len(lines_of_rows) == 1 + len(found.rows)
     text = tables(body)
     page = "before\n{} fidelity -->\n{}{} fidelity -->\nafter\n"
     filled_in = filled(page.format(BEGIN, "old\n", END), {"fidelity": text})
@@ -246,7 +253,8 @@ def test_the_ladder_runs_over_a_folder_wherever_its_one_full_attention_layer_sta
     }  # fmt: skip
     assert all(law.holds for law in found.laws)
     assert found.purity.num_pure == found.purity.num_entries > 0
-    assert found.warm_cold.num_equal == found.warm_cold.num_prompts > 0
+    [same] = found.warm_cold
+    assert same.num_equal == same.num_prompts == same.num_wanted > 0
     assert len(found.norms.by_layer) == 3
     assert {one.layer for one in found.drift} == {0, 1, 2}
     first = {(one.arm, one.layer): one for one in found.drift if one.attention}

@@ -27,6 +27,7 @@ from hypic_sdk.bench.pairs import (
 )
 from hypic_sdk.bench.subject import load_subject
 from hypic_sdk.demo.library import DOCUMENTS
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from tests.closeness import relative_rms
 
 HEADS, SIZE, WIDTH = 3, 32, 16
@@ -97,6 +98,21 @@ def test_a_matrix_of_zeros_has_no_trouble(name: str) -> None:
     read = TRANSITIONS[name](torch.zeros(HEADS, SIZE, SIZE, dtype=torch.float64))[0]
     assert torch.equal(read, TRANSITIONS[name](read)[0])
     assert read.isfinite().all()
+
+
+@given(seed=st.integers(0, 999), scale=st.floats(1e-3, 1e3))
+def test_int8_is_what_the_store_keeps(seed: int, scale: float) -> None:
+    """Bit for bit, and byte for byte."""
+    matrix, end_state = random_matrix(seed) * scale, random_matrix(seed + 1)[..., :WIDTH]
+    read, num_bytes = stored(
+        SegmentState(DenseTransition(matrix), end_state), "int8, diagonal", "int8"
+    )
+    shape, device = (HEADS, SIZE, WIDTH), torch.device("cpu")
+    rows = Int8Pairs.allocate((1,), shape, tuple(matrix.shape), torch.float32, device)
+    rows.write([0], matrix[None], end_state[None])
+    assert torch.equal(rows.read_transition(0, torch.float64), read.transition.matrix)
+    assert torch.equal(rows.read_state(0, torch.float64), read.end_state)
+    assert rows.num_bytes == num_bytes
 
 
 def random_pairs(count: int) -> list[list[SegmentState[DenseTransition]]]:

@@ -13,21 +13,27 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hypic_sdk.bench import serving
+from hypic_sdk.bench import serving, serving_peer, serving_together
 from hypic_sdk.bench.report import Spread
-from hypic_sdk.bench.serving import Row, line_of, run_serving_bench
+from hypic_sdk.bench.serving import run_serving_bench
+from hypic_sdk.bench.serving_curves import SHAPES as CURVE_SHAPES
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_layer import cold_runs, first_recurrence, state_errors
 from hypic_sdk.bench.serving_model import TINY_SIZES, Bench, random_model
-from hypic_sdk.bench.serving_peer import peer_prefill
+from hypic_sdk.bench.serving_peer import LENGTHS, over_peer, own_prefill, peer_prefill
+from hypic_sdk.bench.serving_report import Absent, Row, line_of
+from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.cli.app import app
+from hypic_sdk.errors import WorkerError
 
 CPU = torch.device("cpu")
 # of design 13, those that one device and no server answer
 TARGETS = {
     "bytes of a 1k segment": 112.0,
+    "bytes of a 1k segment, 8-bit pair": 52.0,
     "TTFT, 4 x 4k all hits": 25.0,
     "each further 1k segment": 0.3,
+    "eight requests assembled together, over one": 1.5,
     "building (T, S), one 4k segment": 2.0,
     "building (T, S), eight 1k segments": 2.0,
     "cold prefill, one text of 10k": 50_000.0,
@@ -59,8 +65,24 @@ def test_every_row_gives_a_number_and_is_written(tmp_path):
         assert all(math.isfinite(x) for x in found), row
         assert found == sorted(found)
         assert row["floor"] is None, "the rates of a CPU are not known"
+    assert [one["name"] for one in report["absent"]] == [
+        "building (T, S), torch",
+        "building (T, S), FLA way B",
+    ]
+    for name in ("building (T, S), one 4k segment", "building (T, S), eight 1k segments"):
+        notes = rows[name]["notes"]
+        assert 0 < notes["error_T"] < 1e-3  # T in fp16
+        assert 0 < notes["error_S"] < 1e-5
+        assert math.isfinite(notes["percent_of_plain_scan"])
+    places = {tuple(row["place"].values()) for row in rows.values() if row["place"]}
+    for arm in ("transition_rope_recompute", "full_recompute", "prefix_cache"):
+        for how_many, length in (*CURVE_SHAPES, (4, 4096)):
+            place = (arm, how_many, TINY_SIZES.tokens(length))
+            assert (place in places) == (how_many > 1 or arm != "prefix_cache")
     errors = [row for name, row in rows.items() if name.startswith("layer-0")]
-    assert all(row["is_met"] for row in errors)
+    assert all(row["is_met"] for row in errors if row["target"])
+    (int8,) = (row for row in errors if not row["target"])
+    assert 1e-4 < int8["found"]["median"] < 2e-2, "an 8-bit pair: docs/experiments.md"
     for name in ("hits_4x4k", "cold_segments"):
         profile = json.loads((tmp_path / f"profile-{name}.json").read_text())
         assert profile["kernels"][0]["ms"] >= profile["kernels"][-1]["ms"] > 0
@@ -78,7 +100,11 @@ def test_a_row_that_fails_is_named_and_the_others_are_there(tmp_path, monkeypatc
     console = Console(quiet=True)
     assert not run_serving_bench(console, device_name="cpu", tiny=True, folder=tmp_path)
     report = json.loads((tmp_path / "serving.json").read_text())
-    assert [row["name"] for row in report["rows"]] == ["before", "bytes of a 1k segment"]
+    assert [row["name"] for row in report["rows"]] == [
+        "before",
+        "bytes of a 1k segment",
+        "bytes of a 1k segment, 8-bit pair",
+    ]
     assert report["failures"][0]["reason"] == "RuntimeError: no memory"
 
 
@@ -114,16 +140,20 @@ def test_floors_rise_with_the_rows_and_stop_at_all_weights(bench, rows, more):
 def test_the_state_error_sees_a_wrong_transition(bench, monkeypatch):
     from hypic_sdk.bench import serving_layer
 
-    honest = {name: error for name, error, _ in state_errors(bench)}
-    assert max(honest.values()) < 3e-3
+    for _, error, target in state_errors(bench):
+        assert error < (target or 1e-2)  # a pair in 8 bits is held to nothing, and not far off
     original = serving_layer.segment_scan
 
     def doubled(inputs, runs, states, transitions, **rest):
         original(inputs, runs, states, transitions, **rest)
-        transitions *= 2
+        whole = isinstance(transitions, torch.Tensor)
+        # in 8 bits: what the whole numbers are multiplied by, and the diagonal
+        kept = [transitions] if whole else [transitions.transition_scales, transitions.diagonals]
+        for one in kept:
+            one *= 2
 
     monkeypatch.setattr(serving_layer, "segment_scan", doubled)
-    assert min(error for _, error, _ in state_errors(bench)) > 1e-2
+    assert min(error for _, error, _ in state_errors(bench)) > 2e-2
 
 
 def test_the_first_layers_inputs_are_those_of_the_model(bench):
@@ -135,5 +165,73 @@ def test_the_first_layers_inputs_are_those_of_the_model(bench):
 
 def test_the_arm_from_outside_runs_the_same_shapes():
     rows = list(peer_prefill("tiny", CPU, TINY_SIZES))
-    assert [unit for _, unit, _ in rows] == ["tokens/s"] * 3
-    assert all(found.minimum > 0 for _, _, found in rows)
+    assert [length for length, _ in rows] == list(LENGTHS)
+    assert all(found.minimum > 0 for _, found in rows)
+
+
+def test_full_recompute_is_held_against_the_arm_from_outside_in_the_same_run(monkeypatch):
+    bench = Bench(random_model("tiny", CPU), "tiny", CPU, TINY_SIZES)
+    own = list(own_prefill(bench))
+    assert [row.name for row in own] == [f"full recompute, prefill of {n}" for n in LENGTHS]
+    peers = {n: Spread(1.0, own[i].found.median / 3, 2e9, 3) for i, n in enumerate(LENGTHS)}
+    monkeypatch.setattr(serving_peer, "peer_prefill", lambda *_: iter(peers.items()))
+    rows = {row.name: row for row in over_peer(own, bench)}
+    for length in LENGTHS:
+        ratio = rows[f"full recompute over transformers, prefill of {length}"]
+        assert ratio.found.median == pytest.approx(3.0)
+        assert ratio.found.minimum < ratio.found.median < ratio.found.maximum
+        # the bar is for long prompts alone
+        assert (ratio.target, ratio.is_met) == ((2.0, True) if length > 8000 else (None, None))
+        assert set(rows[f"transformers, prefill of {length}"].notes) == {
+            "transformers",
+            "flash-linear-attention",
+            "causal-conv1d",
+        }
+    with pytest.raises(WorkerError, match="prefill of 16384"):
+        list(over_peer([], bench))
+
+
+def test_own_prefill_runs_prompts_of_the_length_that_it_names(bench, monkeypatch):
+    seen = []
+    honest = Bench.first_token
+
+    def watched(self, engine, prompt, *, reuse=True):
+        seen.append((prompt.num_tokens, reuse))
+        return honest(self, engine, prompt, reuse=reuse)
+
+    monkeypatch.setattr(Bench, "first_token", watched)
+    list(own_prefill(bench))
+    assert {count for count, _ in seen} >= {TINY_SIZES.tokens(n) for n in LENGTHS[:2]}
+    assert not any(reuse for _, reuse in seen)
+
+
+def test_eight_requests_together_are_eight_answers_over_cached_documents(bench, monkeypatch):
+    batches = []
+    honest = serving_together._last_first_token
+
+    def watched(bench, engine, orders, question):
+        batches.append([tuple(part.token_ids for part in order) for order in orders])
+        return honest(bench, engine, orders, question)
+
+    monkeypatch.setattr(serving_together, "_last_first_token", watched)
+    [row] = eight_together(bench, Floors.of(bench))
+    assert {len(batch) for batch in batches} == {1, 8}
+    for batch in batches:
+        assert len(set(batch)) == len(batch), "orders differ"
+        assert len({frozenset(order) for order in batch}) == 1, "documents do not"
+    assert row.target == 1.5
+    assert row.notes["steps"] >= 1
+
+
+def test_a_cold_document_among_the_eight_is_no_row(bench, monkeypatch):
+    monkeypatch.setattr(Bench, "warm", lambda *_: 0.0)
+    fresh = Bench(bench.model, "tiny", CPU, TINY_SIZES)
+    with pytest.raises(AssertionError, match="in the pool"):
+        list(eight_together(fresh, Floors.of(fresh)))
+
+
+def test_what_is_not_here_is_named_and_no_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "ROWS", (lambda *_: iter([Absent("the row", "no such device")]),))
+    assert run_serving_bench(Console(quiet=True), device_name="cpu", tiny=True, folder=tmp_path)
+    report = json.loads((tmp_path / "serving.json").read_text())
+    assert report["absent"] == [{"name": "the row", "reason": "no such device"}]

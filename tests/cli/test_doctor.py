@@ -161,7 +161,7 @@ def test_wishes_that_loading_refuses_are_refused_here_for_the_same_reason(
             device="cpu",
             dtype="bfloat16",
             reuse=ReuseConfig(seam=SeamRule(5, 9), min_segment_tokens=1),
-            store=StoreConfig(64 << 20, expected_segment_tokens=99, transition_dtype="float32"),
+            store=StoreConfig(64 << 20, expected_segment_tokens=99, pair="float32"),
         ),
     ],
     ids=["defaults", "others"],
@@ -288,6 +288,20 @@ def test_an_error_is_json_too_where_json_is_asked(folder: Path) -> None:
     result = CliRunner().invoke(app, ["doctor", "--model", str(folder), "--json"])
     assert result.exit_code == 1
     assert json.loads(result.output)["error"]["code"] == "model_file_error"
+
+
+def test_pairs_in_8_bits_are_told_and_more_segments_fit() -> None:
+    wide, small = (json.loads(run("--json", "--pair", pair)) for pair in ("float16", "int8"))
+    assert (wide["placement"]["pair"], small["placement"]["pair"]) == ("float16", "int8")
+    for ours, theirs in zip(small["memory"]["segments"], wide["memory"]["segments"], strict=True):
+        assert ours["num_bytes"] < theirs["num_bytes"]
+        assert ours["fits"] >= theirs["fits"]
+    assert any("pair kept in int8" in law["law"] for law in small["laws"])
+    words = run("--pair", "int8")
+    assert "pairs in int8" in words
+    assert "309 pairs of" in words
+    with pytest.raises(ConfigError, match="pair is one of float16, float32, float64, int8"):
+        run("--pair", "fp8")
 
 
 def test_a_budget_that_holds_no_segment_is_refused_with_both_numbers() -> None:

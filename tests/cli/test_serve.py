@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,7 @@ def test_ids_and_texts_survive_a_killed_server(tmp_path: Path) -> None:
         (("--host", "0.0.0.0"), "keys", 2),
         (("--shadow-limit-kl", "0.1"), "--shadow", 2),
         (("--shadow", "2"), "share", 2),
+        (("--capture-ahead", "-1"), "capture_ahead_s", 2),
     ],
 )
 def test_what_keeps_it_from_starting_is_a_sentence(
@@ -152,6 +154,23 @@ def test_checks_switch_reuse_off_and_a_signal_switches_it_on(tmp_path: Path) -> 
         process.send_signal(signal.SIGUSR1)
         wait_until(lambda: switched_off(client) == 0)
         assert degraded(client) is None
+
+
+def test_steps_overlap_where_they_are_told_to(tmp_path: Path) -> None:
+    def said(url: str) -> str:
+        with Hypic(url) as client:
+            reply = client.completions.create(
+                prompt="On the Ash", max_tokens=12, ignore_eos=True, temperature=0.0
+            )
+        return reply.choices[0].text
+
+    with server("--overlap", cache=tmp_path) as (_, url):
+        overlapped = said(url)
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            metrics = answer.read().decode()
+    assert "hypic_overlapped_steps_total 10.0" in metrics, "all but the prompt's, and the first"
+    with server(cache=tmp_path) as (_, url):
+        assert said(url) == overlapped
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

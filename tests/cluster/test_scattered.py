@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hypic_sdk.config import SeamRule
 from hypic_sdk.engine.fetching import FETCH_TIMEOUT_S
+from hypic_sdk.engine.plan import gap_of
 from hypic_sdk.errors import NumericsError, TransferFailed, WorkerLost
 from hypic_sdk.prompt.segment import SegmentedPrompt
 from hypic_sdk.router.assignment import WorkerId, in_turn, longest_first
@@ -72,6 +75,31 @@ def test_a_hit_is_pulled_from_the_worker_that_holds_it(tmp_path: Path) -> None:
         assert report.cold_tokens == 0
         assert {segment.tier for segment in report.segments} == {"peer"}
         assert workers.digests(DOCUMENTS)[0] == workers.digests(DOCUMENTS)[1]
+
+
+@pytest.mark.parametrize("differs", ["seams", "namespace", "model"])
+def test_an_entry_of_other_settings_is_not_sent(differs: str, tmp_path: Path) -> None:
+    """The asker's key is not ours: what we keep of that text is not what it means."""
+    one, namespace = DOCUMENTS[3], "n"
+    with cluster(tmp_path, 1) as workers:
+        (home,) = workers.members
+        list(home.worker.submit(WarmRequest("warm", (one,), namespace)))
+        settings = home.engine.describe().settings
+        width = settings.conv_width
+        own = gap_of(one, 0, 0, settings.reuse, width, settings.cache_namespace(namespace))
+        reuse = settings.reuse
+        if differs == "seams":
+            reuse = replace(reuse, seam=SeamRule.parse("12"))
+        told = settings.cache_namespace("m" if differs == "namespace" else namespace)
+        told += "another model" if differs == "model" else ""
+        other = gap_of(one, 0, 0, reuse, width, told)
+        assert own is not None
+        assert other is not None
+        assert home.worker.call(lambda engine: engine.pack(one, own.key, namespace)).numel() > 0
+        with pytest.raises(TransferFailed, match="other settings"):
+            home.worker.call(lambda engine: engine.pack(one, other.key, namespace))
+        with pytest.raises(TransferFailed, match="other settings"):
+            home.worker.call(lambda engine: engine.pack(one, own.key, "m"))
 
 
 @pytest.mark.parametrize("error", [WorkerLost("gone"), NumericsError("x"), TransferFailed("x")])
@@ -142,6 +170,38 @@ def test_each_key_is_made_once_by_whoever_it_falls_to(tmp_path: Path) -> None:
         assert sorted(made) == sorted(d.segment_id for d in DOCUMENTS)
 
 
+@pytest.mark.parametrize("first", ["warm", "request"])
+def test_a_key_that_is_warmed_and_asked_for_at_once_is_made_once(
+    first: str, tmp_path: Path
+) -> None:
+    warms = [(0, 1, 2, 3, 4, 5, 6), (3, 2, 1), (6, 0), (5, 4, 3)]
+    orders = [(6, 5, 4, 3, 2, 1, 0), (3, 1)]
+    expected = [alone(prompt(order), max_tokens=4) for order in orders]
+    with cluster(tmp_path, 4) as workers:
+        made = workers.count_computed()
+        asked = [_request(prompt(order), max_tokens=4) for order in orders]
+        parts = [tuple(DOCUMENTS[n] for n in warm) for warm in warms]
+        warmed = [WarmRequest(f"warm {n}", one) for n, one in enumerate(parts)]
+        messages = [*warmed, *asked] if first == "warm" else [*asked, *warmed]
+        streams = [workers.router.submit(message) for message in messages]
+        ends = {m.request_id: list(s) for m, s in zip(messages, streams, strict=True)}
+        assert [token_ids(ends[one.request_id]) for one in asked] == expected
+        assert sorted(made) == sorted(d.segment_id for d in DOCUMENTS)
+        assert workers.num_leases() == 0
+
+
+@pytest.mark.parametrize("kind", ["request", "warm"])
+def test_the_caches_of_idle_workers_fill_evenly(kind: str, tmp_path: Path) -> None:
+    with cluster(tmp_path, 3) as workers:
+        for number, one in enumerate(DOCUMENTS[:6]):
+            if kind == "request":
+                workers.ask(prompt((number,)), max_tokens=2)
+            else:
+                list(workers.router.submit(WarmRequest(f"warm {number}", (one,))))
+        held = [sum(map(bool, digests)) for digests in workers.digests(DOCUMENTS[:6])]
+        assert held == [2, 2, 2]
+
+
 def test_two_that_wait_for_one_another_do_not_wait(tmp_path: Path) -> None:
     expected = alone(FIRST, max_tokens=4)
     with cluster(tmp_path, 3) as workers:
@@ -183,8 +243,6 @@ def assert_deleted_everywhere(workers: Cluster) -> None:
 
 
 def _request(one: SegmentedPrompt, placements_from: str | None = None, **fields: object):
-    from dataclasses import replace
-
     from hypic_sdk.transport.messages import Placement
     from tests.engine.harness import request_of
 
@@ -193,3 +251,22 @@ def _request(one: SegmentedPrompt, placements_from: str | None = None, **fields:
         return message
     hints = tuple(Placement(d.segment_id, placements_from) for d in DOCUMENTS)
     return replace(message, placements=hints)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_what_a_request_waits_for_goes_before_what_is_warmed(
+    background: bool, tmp_path: Path
+) -> None:
+    many = tuple(inner(tokens(1000 + n, 150)) for n in range(120))
+    with cluster(tmp_path, 2) as workers:
+        home, other = workers.members
+        made = workers.count_computed()
+        warming = home.worker.submit(WarmRequest("warm", many, background=background))
+        until(lambda: made)
+        asked = _request(FIRST, placements_from=home.name, max_tokens=2)
+        assert token_ids(list(other.worker.submit(asked)))
+        wanted = {d.segment_id for d in DOCUMENTS}
+        assert wanted <= set(made)
+        assert len(made) < 60, "what a request waits for came behind most of a warm job"
+        warming.cancel()
+        list(warming)

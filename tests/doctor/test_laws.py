@@ -9,27 +9,29 @@ import pytest
 import torch
 
 from hypic_sdk.algebra.segment_state import SegmentState
+from hypic_sdk.config import PAIRS
 from hypic_sdk.doctor import laws
 from hypic_sdk.families.registry import FAMILIES
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.models.tiny_hybrid import build_tiny
 from hypic_sdk.store.layout import StoreLayout
 
 CPU = torch.device("cpu")
 
 
-def layout_of(family: str, transition_dtype: torch.dtype, **sizes: int) -> StoreLayout:
+def layout_of(family: str, pair: str, **sizes: int) -> StoreLayout:
     return StoreLayout.of(
         build_tiny(family, **sizes).spec,
         dtype=torch.float32,
         state_dtype=torch.float32,
-        transition_dtype=transition_dtype,
+        pair=pair,
     )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("transition_dtype", [torch.float16, torch.float32], ids=str)
-def test_all_hold(family: str, transition_dtype: torch.dtype) -> None:
-    layout = layout_of(family, transition_dtype)
+@pytest.mark.parametrize("pair", PAIRS)
+def test_all_hold(family: str, pair: str) -> None:
+    layout = layout_of(family, pair)
     for seed in range(5):
         for check in laws.check_laws(family, layout, device=CPU, seed=seed):
             assert check.holds, check
@@ -39,14 +41,36 @@ def test_all_hold(family: str, transition_dtype: torch.dtype) -> None:
 def test_a_stored_transition_in_fp16_costs_more_than_in_fp32() -> None:
     """And the bound is of the size that the design gives: 5e-4 |T| |S_before| / |S_after|."""
     errors, bounds = [], []
-    for dtype in (torch.float16, torch.float32):
-        check = laws.check_laws("gated_delta_rule", layout_of("gated_delta_rule", dtype),
+    for pair in ("float16", "float32"):
+        check = laws.check_laws("gated_delta_rule", layout_of("gated_delta_rule", pair),
                                 device=CPU)[-1]  # fmt: skip
         errors.append(check.error)
         bounds.append(check.bound)
-        assert str(dtype).removeprefix("torch.") in check.law
+        assert pair in check.law
     assert errors[0] > 100 * errors[1] > 0
     assert bounds[0] > 100 * bounds[1]
+
+
+@pytest.mark.parametrize(
+    ("family", "broken"),
+    [("gated_delta_rule", "transitions")]
+    + [(name, "states") for name in ("gated_delta_rule", "gla", "retention")],
+)
+def test_a_pair_in_8_bits_that_is_read_wrong_is_seen(
+    family: str, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the wrong sign."""
+    right = Int8Pairs.write
+
+    def wrong(self: Int8Pairs, *pair: Any) -> torch.Tensor:
+        finite = right(self, *pair)
+        getattr(self, broken).neg_()
+        return finite
+
+    monkeypatch.setattr(Int8Pairs, "write", wrong)
+    check = laws.check_laws(family, layout_of(family, "int8"), device=CPU)[-1]
+    assert "int8" in check.law
+    assert not check.holds
 
 
 def swapped(self: Any, later: Any) -> Any:
@@ -64,7 +88,7 @@ def forgets(self: Any, state: torch.Tensor) -> torch.Tensor:
 def test_a_broken_composition_is_seen(
     family: str, name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = layout_of(family, torch.float16)
+    layout = layout_of(family, "float16")
     monkeypatch.setattr(SegmentState, name, wrong)
     assert not laws.check_laws(family, layout, device=CPU)[0].holds
 
@@ -78,7 +102,7 @@ def test_a_scan_that_forgets_its_head_seam_is_seen(monkeypatch: pytest.MonkeyPat
         return done
 
     monkeypatch.setattr(laws, "segment_scan", wrong)
-    layout = layout_of("gated_delta_rule", torch.float16)
+    layout = layout_of("gated_delta_rule", "float16")
     assert not laws.check_laws("gated_delta_rule", layout, device=CPU)[1].holds
 
 

@@ -60,7 +60,7 @@ def engine_of(
     mode: str = "transition_rope_recompute",
     seam: SeamRule = SeamRule(4, 0),
     anchored: bool = False,
-    transition_dtype: str = "float64",
+    pair: str = "float64",
     budget_bytes: int = 32 << 20,
     expected_segment_tokens: int = 64,
     model: CausalLM | None = None,
@@ -68,6 +68,7 @@ def engine_of(
     clock: Callable[[], float] = time.monotonic,
     grammars: GrammarBook | None = None,
     shadow: ShadowConfig | None = None,
+    overlap: bool = False,
     **scheduler: object,
 ) -> Engine:
     """An engine on the CPU; segments of any length are kept."""
@@ -79,10 +80,11 @@ def engine_of(
         store=StoreConfig(
             budget_bytes=budget_bytes,
             expected_segment_tokens=expected_segment_tokens,
-            transition_dtype=transition_dtype,
+            pair=pair,
         ),
         scheduler=SchedulerConfig(**{"step_tokens": 64, "chunk_tokens": 64, **scheduler}),
         shadow=shadow,
+        overlap=overlap,
     )
     model = model if model is not None else model_of(family, dtype)
     return Engine(model, "test", config, grammars=grammars, clock=clock)

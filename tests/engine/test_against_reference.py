@@ -89,9 +89,7 @@ def engine_for(family: str, reuse: ReuseConfig) -> Engine:
         dtype="float64",
         determinism=Determinism.ALL,
         reuse=reuse,
-        store=StoreConfig(
-            budget_bytes=64 << 20, expected_segment_tokens=64, transition_dtype="float64"
-        ),
+        store=StoreConfig(budget_bytes=64 << 20, expected_segment_tokens=64, pair="float64"),
         scheduler=SchedulerConfig(step_tokens=64, chunk_tokens=64),
     )
     return Engine(model, "test", config)

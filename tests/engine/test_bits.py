@@ -54,7 +54,7 @@ def two_documents(seed: int = 0) -> tuple[SegmentedPrompt, list[PromptPart]]:
 
 
 def fp32_engine(family: str, **settings_: object) -> Engine:
-    return engine_of(family, dtype=torch.float32, transition_dtype="float16", **settings_)
+    return engine_of(family, dtype=torch.float32, pair="float16", **settings_)
 
 
 def crowd(engine: Engine, prompt: SegmentedPrompt) -> list[TokenEvent]:
@@ -169,7 +169,7 @@ def test_law_6_order_of_warm_up_does_not_matter(family):
 def test_laws_4_and_5_hold_for_other_shapes(shape):
     model = build_tiny("mamba2", seed=1, **shape)
     prompt, documents = two_documents()
-    engines = [engine_of(model=model, transition_dtype="float16") for _ in range(2)]
+    engines = [engine_of(model=model, pair="float16") for _ in range(2)]
     cold = answer(engines[0], prompt)
     warm(engines[1], *documents)
     assert torch.equal(logprobs(answer(engines[1], prompt)), logprobs(cold))

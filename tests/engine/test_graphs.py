@@ -9,11 +9,13 @@ import torch
 
 from hypic_sdk.bench.serving_model import SHAPES
 from hypic_sdk.engine import graph_tables
+from hypic_sdk.engine.answers import answer_of
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.kernels.experts import op as experts_op
 from hypic_sdk.models.qwen3_5 import Model
 from hypic_sdk.models.qwen_config import Config
 from hypic_sdk.models.tiny_hybrid import build_tiny
+from hypic_sdk.transport.control import Ask, Question
 from tests.closeness import assert_close
 from tests.engine.harness import ALL_FAMILIES, engine_of
 from tests.engine.prompts import VOCAB
@@ -29,7 +31,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 
 
 def engine(family: str, **fields: object) -> Engine:
-    fields = {"dtype": torch.float32, "transition_dtype": "float16", "step_tokens": 128, **fields}
+    fields = {"dtype": torch.float32, "pair": "float16", "step_tokens": 128, **fields}
     return engine_of(family, **fields)
 
 
@@ -108,3 +110,6 @@ def test_what_stands_in_padding_changes_nothing(family, dtype, patch):
     for mine, right in zip(got, want, strict=True):
         assert torch.equal(mine, right)
     assert counts.num_replayed >= 4
+    told = answer_of(Ask(0, Question.USAGE), replaying)["graphs"]
+    assert told["num_replayed"] == counts.num_replayed
+    assert told["num_captured"] == counts.num_captured >= 1

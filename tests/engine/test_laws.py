@@ -94,7 +94,7 @@ def test_law_3_with_fp16_transitions_the_error_is_bounded(family, seed):
     """5e-4 |T| |S_before| / |S| for one gap (fp16 keeps 11 bits); |T| is at most 1 here."""
     document = inner(tokens(seed, 40))
     prompt = prompt_of(tokens(seed + 1, 30), document, (5,))
-    composed = final_state(engine_of(family, transition_dtype="float16"), prompt)
+    composed = final_state(engine_of(family, pair="float16"), prompt)
     plain = PlainContext()
     plain.extend(model_of(family), prompt.token_ids[:34])
     before = plain.states[0].norm()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.config import SeamWidths
-from hypic_sdk.engine import run_table
+from hypic_sdk.engine import packed, run_table
 from hypic_sdk.engine.cold_memory import ColdMemory
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.engine.run_table import (
@@ -229,13 +229,14 @@ def test_a_forward_takes_one_upload(rows, gap_tokens, cold_tokens):
     if cold_tokens > 1:
         build.add_cold(ColdChunk(range(cold_tokens), 0, entry_of(cold_tokens, 1, 0), None))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_table, "upload", watched)
+        for module in (run_table, packed):
+            patch.setattr(module, "upload", watched)
         table = build.build()
-    (packed,) = sent
+    (whole,) = sent
     placement = table.placement
     assert placement is not None
     pieces = [table.ids, table.positions, table.kv_slots, table.logits_rows]
     pieces += [placement.source_slots, placement.target_slots, placement.positions]
     pieces += [] if table.entry_slots is None else [table.entry_slots]
     for piece in pieces:
-        assert (piece.data_ptr() - packed.data_ptr()) % 16 == 0
+        assert (piece.data_ptr() - whole.data_ptr()) % 16 == 0

@@ -53,7 +53,7 @@ def test_whatever_bits_depend_on_is_in_the_namespace():
         resolve(fingerprint="other"),
         resolve(dtype=torch.bfloat16),
         resolve(EngineConfig(determinism=Determinism.ENTRIES)),
-        resolve(EngineConfig(store=StoreConfig(transition_dtype="float32"))),
+        resolve(EngineConfig(store=StoreConfig(pair="float32"))),
         resolve(EngineConfig(reuse=ReuseConfig(mode=MODES["transition"]))),
         resolve(EngineConfig(scheduler=SchedulerConfig(chunk_tokens=128))),
     ]

@@ -34,10 +34,11 @@ def engine_on(
     dtype: torch.dtype,
     *,
     determinism: Determinism = Determinism.ALL,
-    transition_dtype: str | None = None,
+    pair: str | None = None,
     step_tokens: int = 64,
     graphs: str = "off",
     shadow: ShadowConfig | None = None,
+    overlap: bool = False,
 ) -> Engine:
     """An engine there; segments of any length are kept, dense transitions in full."""
     wide = "float64" if dtype == torch.float64 else "float32"
@@ -46,11 +47,12 @@ def engine_on(
         determinism=determinism,
         graphs=graphs,
         shadow=shadow,
+        overlap=overlap,
         reuse=ReuseConfig(seam=SeamRule(4, 0), min_segment_tokens=1),
         store=StoreConfig(
             budget_bytes=32 << 20,
             expected_segment_tokens=64,
-            transition_dtype=transition_dtype or wide,
+            pair=pair or wide,
         ),
         scheduler=SchedulerConfig(step_tokens=step_tokens, chunk_tokens=64),
     )

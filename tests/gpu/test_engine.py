@@ -123,7 +123,7 @@ def test_law_4_warm_equals_cold_bit_for_bit(device, family, dtype):
     prompt, documents = two_documents()
 
     def engine(step_tokens: int = 64):
-        return engine_on(device, family, dtype, transition_dtype="float16", step_tokens=step_tokens)
+        return engine_on(device, family, dtype, pair="float16", step_tokens=step_tokens)
 
     cold = answer(engine(), prompt)
     warmed = engine()

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from hypic_sdk.bench.serving_model import random_model
-from hypic_sdk.config import Determinism, EngineConfig, ReuseConfig, SeamRule, StoreConfig
+from hypic_sdk.config import (
+    Determinism,
+    EngineConfig,
+    ReuseConfig,
+    SchedulerConfig,
+    SeamRule,
+    StoreConfig,
+)
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.graphs import GraphCounts
 from hypic_sdk.families.registry import FAMILIES
@@ -33,9 +40,7 @@ def test_replays_equal_eager_forwards_bit_for_bit(device, family, dtype):
     """With row-independent arithmetic, however many rows a bucket adds."""
     found = []
     for graphs in ("auto", "off"):
-        engine = engine_on(
-            device, family, dtype, transition_dtype="float16", step_tokens=128, graphs=graphs
-        )
+        engine = engine_on(device, family, dtype, pair="float16", step_tokens=128, graphs=graphs)
         found.append(answers(engine, BATCHES, 4))
         if graphs == "auto":
             counts = counts_of(engine)
@@ -73,3 +78,20 @@ def _best(engine: Engine) -> list[torch.Tensor]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.engine.harness.VOCAB", 500)
         return answers(engine, BATCHES, 4)
+
+
+def test_usual_forwards_are_captured_before_the_first_request(device):
+    """Decode rows of twenty replies run on graphs from their first step on, as they do eagerly."""
+    found = []
+    for graphs in ("auto", "off"):
+        engine = engine_on(
+            device, "gated_delta_rule", torch.bfloat16, pair="float16", graphs=graphs
+        )
+        engine.capture_ahead(EngineConfig(scheduler=SchedulerConfig(max_requests=20)))
+        counts = counts_of(engine) if graphs == "auto" else GraphCounts()
+        before = counts.num_captured
+        found.append(answers(engine, [[prompts(60)[2]] * 20], 4))
+        assert counts.num_captured == before == (3 if graphs == "auto" else 0)
+        assert counts.num_replayed >= (3 if graphs == "auto" else 0)
+    for mine, right in zip(*found, strict=True):
+        assert torch.equal(mine, right)

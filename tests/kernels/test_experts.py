@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypic_sdk.kernels.experts import kernel, reference
+from hypic_sdk.kernels.experts import grouped, kernel, reference
 from hypic_sdk.kernels.experts.op import Routing, experts, route, suits_grouped
 from tests.closeness import assert_close
 
@@ -117,19 +117,21 @@ def test_a_rows_bits_depend_on_no_other_row_and_not_on_its_place(
 
 
 # the library's product on a CPU sums in another order than ours
-GROUPED_BOUNDS = {torch.float32: 1e-6, torch.bfloat16: 2**-6}
+GROUPED_BOUNDS = {torch.float32: 1e-6, torch.bfloat16: 2**-6, torch.float16: 2**-9}
 
 
 @settings(max_examples=25)  # the interpreter runs one program at a time
 @given(
     num_rows=st.sampled_from([0, 1, 5, 17, 40]),
     num_experts=st.integers(1, 9),
-    dtype=st.sampled_from(list(GROUPED_BOUNDS)),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     row_independent=st.booleans(),
     seed=st.integers(0, 2**31),
 )
 def test_the_grouped_product_is_the_definition(num_rows, num_experts, dtype, row_independent, seed):
-    """Experts without a row, with all rows, in pieces: `_ROWS_PER_GROUP` is passed at times."""
+    """Experts without a row, with all rows, with rows for one tile and for several."""
+    if row_independent and dtype == torch.bfloat16:
+        dtype = torch.float16  # the interpreter multiplies no bf16
     torch.manual_seed(seed)
     gate_up, down = draw(num_experts, 16, 24, dtype)
     x = torch.randn(num_rows, 16).to(dtype)
@@ -137,7 +139,6 @@ def test_the_grouped_product_is_the_definition(num_rows, num_experts, dtype, row
         torch.randn(num_rows, num_experts), top_k=1 + seed % num_experts, renormalise=True
     )
     with (
-        mock.patch.object(kernel, "_ROWS_PER_GROUP", 1 + seed % 5),
         mock.patch.object(kernel, "_LARGEST_BLOCK", 32),
         mock.patch.object(kernel, "_BLOCK_D", 8),
     ):
@@ -147,6 +148,42 @@ def test_the_grouped_product_is_the_definition(num_rows, num_experts, dtype, row
     if num_rows:
         bound = GROUPED_BOUNDS[dtype]
         assert_close("grouped", got, dense(x, routing, gate_up, down), rel_rms=bound)
+
+
+@settings(max_examples=8)  # the interpreter runs one program at a time
+@given(
+    num_rows=st.integers(1, 40),
+    num_experts=st.integers(1, 5),
+    sizes=st.sampled_from([(16, 24), (5, 3), (40, 18)]),
+    seed=st.integers(0, 2**31),
+)
+def test_every_place_gets_the_product_of_its_row_and_expert(num_rows, num_experts, sizes, seed):
+    """In small tiles, so that experts end within and between them; what nobody wrote is poison.
+
+    That a row's bits are its own is seen on a GPU: the interpreter's products are a CPU library's.
+    """
+    torch.manual_seed(seed)
+    gate_up, down = draw(num_experts, *sizes, torch.float16)
+    x = torch.randn(num_rows, sizes[0]).half()
+    routing = route(torch.randn(num_rows, num_experts), top_k=min(2, num_experts), renormalise=True)
+    tile = grouped.Tile(16, 16, 16, 4, 2)
+    rows, _, ends = kernel._order(routing.indices, num_experts)
+    with mock.patch.object(torch.Tensor, "new_empty", poisoned):
+        products = grouped.grouped_products(x, rows, ends, gate_up, down, tile, tile)
+    assert products.isfinite().all()
+    experts_of_places = torch.repeat_interleave(
+        torch.arange(num_experts), ends.diff(prepend=ends[:1] * 0)
+    )
+    for got, row, expert in zip(products, rows, experts_of_places, strict=True):
+        gate, up = (gate_up[expert].double() @ x[row].double()).chunk(2)
+        want = down[expert].double() @ (gate / (1 + (-gate).exp()) * up)
+        assert_close("product", got, want, rel_rms=2**-8)
+
+
+def poisoned(self, *args, **more):
+    """new_empty, with nothing in it that could be taken for a result."""
+    out = torch.empty(*args, **{"dtype": self.dtype, **more})
+    return out.fill_(torch.nan) if out.is_floating_point() else out
 
 
 @settings(max_examples=25)  # the interpreter runs one program at a time

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypic_sdk.kernels.linear import reference
+from hypic_sdk.kernels.linear import kernel, reference
 from hypic_sdk.kernels.linear.op import linear
 from hypic_sdk.kernels.linear.reference import cut_product, tiled_product
 from tests.closeness import assert_close
@@ -95,3 +95,31 @@ def test_wrong_shapes_are_named():
         linear(x, weight.double(), row_independent=False)
     with pytest.raises(ValueError, match=r"bias \(2,\)"):
         linear(x, weight, torch.zeros(2), row_independent=True)
+
+
+SMALL_TILE = kernel.Tile(16, 16, 16, 4, 2)
+
+
+@settings(max_examples=20)  # the interpreter runs one program at a time
+@given(
+    rows=st.integers(0, 70),
+    inputs=st.sampled_from([1, 7, 16, 48, 50]),
+    outputs=st.sampled_from([1, 5, 16, 40]),
+    has_bias=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_the_kernel_is_the_definition(rows, inputs, outputs, has_bias, seed):
+    """Strided rows and weights.  That a row's bits are its own is seen on a GPU."""
+    wide, weight, bias = draw(rows, inputs + 3, outputs, torch.float16, seed)
+    x, weight = wide[:, :inputs], weight[:, :inputs]
+    bias = bias if has_bias else None
+    got = kernel.row_independent_linear(x, weight, bias, SMALL_TILE)
+    assert got.shape == (rows, outputs)
+    want = x.double() @ weight.double().t() + (bias.double() if has_bias else 0.0)
+    if rows:
+        assert_close("product", got, want, rel_rms=2**-10)
+
+
+def test_a_weights_tile_follows_from_its_outputs():
+    assert kernel.tile_of(64).outputs < kernel.tile_of(2048).outputs
+    assert kernel.tile_of(2048) == kernel.tile_of(12288)

@@ -176,6 +176,14 @@ def test_given_an_output_rows_of_no_run_are_left_alone(batch, seed):
         live_attention(query, runs, keys, values, scale=0.3, out_LQE=out[:, :1])
 
 
+def cut_keys(patch: pytest.MonkeyPatch, keys: int, rows: int) -> None:
+    """Runs of up to `rows` rows read stretches of `keys` keys, or twice as many, twice again .."""
+    patch.setattr(plan, "SPLIT_KEYS", keys)
+    patch.setattr(plan, "FEW_KEYS", keys // 2)
+    patch.setattr(plan, "MOST_STRETCHES", 9)
+    patch.setattr(plan, "SPLIT_ROWS", rows)
+
+
 KERNEL_BOUNDS = {torch.float32: 1e-6, torch.float16: 2**-9}
 
 
@@ -193,8 +201,7 @@ def test_the_kernel_agrees_with_the_definition(batch, heads, head_size, dtype, s
     runs, num_rows = batch
     query, keys, values = tensors(num_rows, *heads, head_size, dtype, seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "SPLIT_KEYS", split[0])
-        patch.setattr(plan, "SPLIT_ROWS", split[1])
+        cut_keys(patch, *split)
         got = by_kernel(query, runs, keys, values, scale=0.3)
     assert got.dtype == dtype
     want = naive(query, runs, keys, values, 0.3)
@@ -213,34 +220,48 @@ def test_the_kernel_agrees_with_the_definition(batch, heads, head_size, dtype, s
 def test_tasks_cover_every_row_and_key_once(batch, split, rows_per_task):
     runs, _ = batch
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "SPLIT_KEYS", split[0])
-        patch.setattr(plan, "SPLIT_ROWS", split[1])
+        cut_keys(patch, *split)
         cut = plan.plan_attention(runs, [1000 * i for i in range(len(runs))], rows_per_task)
     places = {merge.row: merge for merge in cut.merges}
+    assert len(places) == len(cut.merges), "a row's output is written once"
+    merges: dict[int, plan.Merge | None] = {}
     seen = set()
     for task in cut.tasks:
         assert 1 <= task.num_rows <= rows_per_task
         assert task.first_key < task.stop_key
         run = runs[task.slots_start // 1000]
         assert task.position == run.first_position + task.row - run.row_start
-        for row in range(task.row, task.row + task.num_rows):
+        for place, row in enumerate(range(task.row, task.row + task.num_rows)):
             for key in range(task.first_key, task.stop_key):
                 assert (row, key) not in seen
                 seen.add((row, key))
-        merge = places.get(task.row)
-        assert (merge is None) == (task.partial == -1)
-        if merge is not None:
-            assert merge.num_rows == task.num_rows
-            assert 0 <= task.partial - merge.first_partial < merge.num_partials
+            merge = places.pop(row, None) if task.first_key == 0 else merges.get(row)
+            merges[row] = merge
+            assert (merge is None) == (task.partial == -1)
+            if merge is not None:
+                assert merge.place == place
+                assert 0 <= task.partial - merge.first_partial < merge.num_partials
+    assert not places, "what is summed has tasks"
     for run in runs:
         for row in range(run.row_start, run.row_stop):
             position = run.first_position + row - run.row_start
             assert all((row, key) in seen for key in range(position + 1))
-    assert cut.num_partials == sum(merge.num_partials for merge in cut.merges)
+    assert cut.num_partials == sum(m.num_partials for m in cut.merges if m.place == 0)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 8, 256])
+def test_stretches_are_the_runs_own_and_not_too_many(num_rows):
+    """No other run takes part in how one is cut, nor how many rows share a forward."""
+    for num_keys in (1, 127, 128, 129, 4096, 4097, 70_000, 300_000):
+        step = plan.stretch_keys(num_rows, num_keys)
+        least = plan.FEW_KEYS if num_rows <= plan.FEW_ROWS else plan.SPLIT_KEYS
+        assert num_keys <= plan.MOST_STRETCHES * step
+        assert step == least or 2 * num_keys > plan.MOST_STRETCHES * step
+    assert plan.stretch_keys(plan.SPLIT_ROWS + 1, 5000) == 5000
 
 
 def test_the_kernels_bits_do_not_depend_on_other_runs_or_places(monkeypatch):
-    monkeypatch.setattr(plan, "SPLIT_KEYS", 32)
+    cut_keys(monkeypatch, 32, 256)
     query, keys, values = tensors(50, 6, 3, 21, torch.float32)
     moved = torch.randperm(NUM_SLOTS)
     there = torch.empty_like(keys), torch.empty_like(values)

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind
-from hypic_sdk.kernels.live_scan.plan import WORK_SLOT, WalkPlan, plan_walk
+from hypic_sdk.kernels.live_scan.plan import (
+    FEW_ROWS,
+    TILE_ROWS,
+    WORK_SLOT,
+    WalkPlan,
+    plan_walk,
+)
 
 LOAD, RUN, GAP, SAVE = ItemKind
 LONGEST = 4
@@ -104,3 +110,56 @@ def test_sequences_that_do_not_touch_share_a_launch():
     items = [x for i in range(64) for x in (*items[2 * i : 2 * i + 2], Item(SAVE, slot=i))]
     plan = plan_walk(items, LONGEST)
     assert [len(launch.sequences) for launch in plan.launches] == [64]
+
+
+def in_tiles(plan: WalkPlan, first: int, last: int, slot: int) -> list[Item]:
+    """The items that the steps of one sequence stand for, each tile as a run."""
+    items = [Item(LOAD, slot=slot)]
+    for step in plan.steps[first:last]:
+        if step.has_gap:
+            items.append(Item(GAP, slot=step.end_row, transition_slot=step.transition_row))
+        if step.num_rows:
+            assert plan.tiles[step.tile] == (step.first_row, step.num_rows)
+            items.append(Item(RUN, step.first_row, step.first_row + step.num_rows))
+        if step.save != NO_SLOT:
+            items.append(Item(SAVE, slot=step.save))
+    return items
+
+
+def cut_into_tiles(items: list[Item]) -> list[Item]:
+    """Runs of at most a tile, from their start on; of a gap only what a step keeps."""
+    found = []
+    for item in items:
+        if item.kind == RUN:
+            rows = range(item.start, item.stop, TILE_ROWS)
+            found += [Item(RUN, row, min(row + TILE_ROWS, item.stop)) for row in rows]
+        elif item.kind == GAP:
+            found.append(Item(GAP, slot=item.slot, transition_slot=item.transition_slot))
+        else:
+            found.append(item)
+    return found
+
+
+@given(items=batches(), longest=st.sampled_from([LONGEST, 3 * TILE_ROWS]), scale=st.integers(1, 9))
+def test_steps_are_the_items_of_a_sequence_in_order(items, longest, scale):
+    """Of those with a gap or a run of more than a few rows; all others stand among the stepped."""
+    items = [item._replace(start=scale * item.start, stop=scale * item.stop) for item in items]
+    plan = plan_walk(items, longest)
+    seen = []
+    for index, launch in enumerate(plan.launches):
+        walks = {walk[-1]: walk[:-1] for walk in launch.walks}
+        assert len(walks) == len(launch.walks)
+        for place, sequence in enumerate(launch.sequences):
+            own = walked(plan, index, place)
+            runs = [item.stop - item.start for item in own if item.kind == RUN]
+            many = any(item.kind == GAP for item in own) or max(runs, default=0) > FEW_ROWS
+            assert (sequence in walks) == many
+            row = (sequence, *launch.bounds[place])
+            assert (row in launch.stepped) == (not many)
+            if many:
+                assert in_tiles(plan, *walks[sequence]) == cut_into_tiles(own)
+                steps = plan.steps[slice(*walks[sequence][:2])]
+                assert steps, "a sequence in tiles has a step"
+                seen += [step.tile for step in steps if step.num_rows]
+    assert seen == [number for number, tile in enumerate(plan.tiles) if tile[1]]
+    assert bool(plan.tiles) == bool(plan.steps)

@@ -6,14 +6,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from hypic_sdk.errors import TransferFailed
+from hypic_sdk.links import tcp_link
 from hypic_sdk.links.link_address import PairLink
 from hypic_sdk.links.pair_link import PendingLink, join
-from hypic_sdk.links.tcp_link import TcpLink
+from hypic_sdk.links.tcp_link import HELLO_TIMEOUT_S, TcpLink
 from tests.links.receiving import SIZES, received, sender
 from tests.links.sending_worker import CPU, payload_of
 
@@ -75,8 +77,9 @@ def test_a_receiver_that_goes_away_fails_the_sender() -> None:
 def test_closing_wakes_whoever_waits_in_a_link(does: str) -> None:
     sending, receiving = ends()
     link = sending if does == "send" else receiving
+    payload = payload_of(0, 100_000_000)  # takes long to make, where much else runs
     waits: Callable[[], object] = (
-        (lambda: link.send(payload_of(0, 100_000_000), timeout_s=60))
+        (lambda: link.send(payload, timeout_s=60))
         if does == "send"
         else (lambda: link.receive(10, timeout_s=60, device=CPU))
     )
@@ -101,9 +104,10 @@ def test_closing_wakes_whoever_waits_in_a_link(does: str) -> None:
 
 def test_a_receiver_that_reads_nothing_fails_the_sender_in_time() -> None:
     sending, receiving = ends()
+    payload = payload_of(0, 100_000_000)
     started_s = time.monotonic()
     with pytest.raises(TransferFailed):
-        sending.send(payload_of(0, 100_000_000), timeout_s=1.0)
+        sending.send(payload, timeout_s=1.0)
     assert time.monotonic() - started_s < 2
     receiving.close()
 
@@ -139,18 +143,77 @@ def test_a_sender_of_another_epoch_or_token_never_meets_the_receiver(other: dict
         pending.accept()
 
 
-@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n", b"hypic 1\0" + bytes(24)])
-def test_strangers_do_not_keep_the_sender_out(says: bytes) -> None:
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("says", [b"", b"h", b"GET / HTTP/1.1\r\n\r\n", b"hypic 1\0" + bytes(24)])
+def test_strangers_do_not_keep_the_sender_out(says: bytes, count: int) -> None:
+    """Nor waiting: each of those that say nothing, or half of it, once cost it a second."""
     pending = pending_link()
-    strangers = [socket.create_connection(("127.0.0.1", pending.address.port), 1) for _ in range(3)]
-    for stranger in strangers:
-        stranger.sendall(says)
-    with sender(pending):
-        link = pending.accept()
-        assert received(link, 0, SIZES[0])
-        link.close()
+    accepted = threading.Event()
+    strangers: list[socket.socket] = []
+
+    def knock() -> None:
+        while len(strangers) < count and not accepted.is_set():
+            with suppress(OSError):
+                strangers.append(socket.create_connection(("127.0.0.1", pending.address.port), 1))
+                strangers[-1].sendall(says)
+
+    threading.Thread(target=knock).start()
+    until(lambda: strangers)
+    found: list[PairLink] = []
+
+    def accept() -> None:
+        found.append(pending.accept())
+        accepted.set()
+
+    receiver = threading.Thread(target=accept)
+    receiver.start()
+    until(lambda: len(strangers) == count)
+    started_s = time.monotonic()
+    sending = join(pending.address, timeout_s=5.0)
+    assert accepted.wait(5)
+    assert time.monotonic() - started_s < HELLO_TIMEOUT_S
+    sending.send(payload_of(0, SIZES[0]), timeout_s=5.0)
+    assert received(found[0], 0, SIZES[0])
+    for one in (sending, found[0], *strangers):
+        one.close()
+
+
+def test_a_stranger_that_says_nothing_is_turned_away_in_time() -> None:
+    pending = pending_link(timeout_s=2 * HELLO_TIMEOUT_S)
+    with socket.create_connection(("127.0.0.1", pending.address.port), 1) as stranger:
+        stranger.sendall(b"hypic 1")
+        with pytest.raises(TransferFailed):
+            pending.accept()
+        stranger.settimeout(1)
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+
+
+def test_so_many_strangers_are_heard_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_link, "MAX_GREETERS", 2)
+    monkeypatch.setattr(tcp_link, "HELLO_TIMEOUT_S", 60.0)
+    pending = pending_link(timeout_s=1.0)
+    strangers = [socket.create_connection(("127.0.0.1", pending.address.port), 1) for _ in range(4)]
+
+    def accept() -> None:
+        with pytest.raises(TransferFailed):
+            pending.accept()
+
+    receiver = threading.Thread(target=accept)
+    receiver.start()
+    for stranger in strangers[:2]:
+        stranger.settimeout(0.7)
+        assert stranger.recv(1) == b""
+    receiver.join()
     for stranger in strangers:
         stranger.close()
+
+
+def until(what: Callable[[], object], limit_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < deadline_s, "did not come about in time"
+        time.sleep(0.005)
 
 
 def test_a_link_listens_at_its_own_address_and_at_no_other() -> None:

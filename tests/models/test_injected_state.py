@@ -90,7 +90,7 @@ def test_a_composed_state_continues_alike_in_transformers(
     model = load_model(save(oracle, tmp_path), device="cpu").model
     for seed in range(0, 300, 10):
         prompt, longer, more = two_turns(seed)
-        engine = engine_of(model=model, dtype=torch.float32, transition_dtype="float16", mode=mode)
+        engine = engine_of(model=model, dtype=torch.float32, pair="float16", mode=mode)
         answer(engine, prompt, max_tokens=0, session_id="s")
         cache = injected(engine, oracle, prompt.num_tokens, model.spec.layers)
         events = answer(engine, longer, max_tokens=5, session_id="s")

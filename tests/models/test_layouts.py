@@ -45,7 +45,7 @@ def test_a_composed_state_goes_on_alike(name: str, tmp_path: Path) -> None:
     model = load_model(tmp_path / "model", device="cpu", dtype=torch.float32).model
     for seed in range(0, 300, 10):
         prompt, longer, more = two_turns(seed)
-        engine = engine_of(model=model, dtype=torch.float32, transition_dtype="float16")
+        engine = engine_of(model=model, dtype=torch.float32, pair="float16")
         answer(engine, prompt, max_tokens=0, session_id="s")
         cache = injected(engine, oracle, prompt.num_tokens, model.spec.layers)
         events = answer(engine, longer, max_tokens=3, session_id="s")

@@ -69,7 +69,7 @@ def model_of(name: str, dtype: torch.dtype) -> CausalLM:
 
 def qwen_engine(name: str, dtype: torch.dtype = torch.float32, **settings_: object) -> Engine:
     stored = "float64" if dtype is torch.float64 else "float16"
-    settings_ = {"transition_dtype": stored, **settings_}
+    settings_ = {"pair": stored, **settings_}
     return engine_of(dtype=dtype, model=model_of(name, dtype), **settings_)
 
 
@@ -124,7 +124,7 @@ def test_law_3_the_first_layers_state_is_the_sequential_one(name, prompt, more, 
     model = model_of(name, torch.float64)
     assert model.spec.layers[0] is LayerKind.LINEAR
     seam = SeamRule(model.spec.linear.conv_width - 1 + more, tail)
-    engine = qwen_engine(name, torch.float64, seam=seam, transition_dtype="float64")
+    engine = qwen_engine(name, torch.float64, seam=seam, pair="float64")
     composed = final_state(engine, prompt)
     plain = PlainContext()
     plain.extend(model, prompt.token_ids)
@@ -138,7 +138,7 @@ def test_law_3_with_fp16_transitions_the_error_is_bounded(name, seed):
     """5e-4 |T| |S_before| / |S| for one gap (fp16 keeps 11 bits); |T| is at most 1 here."""
     prompt = prompt_of(tokens(seed + 1, 30), inner(tokens(seed, 40)), (5,))
     head = 4
-    engine = qwen_engine(name, torch.float64, seam=SeamRule(head, 0), transition_dtype="float16")
+    engine = qwen_engine(name, torch.float64, seam=SeamRule(head, 0), pair="float16")
     composed = final_state(engine, prompt)
     model, plain = model_of(name, torch.float64), PlainContext()
     plain.extend(model, prompt.token_ids[: 30 + head])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +84,40 @@ def test_a_request_whose_segments_all_lie_with_an_idle_worker_goes_there(
     here = [replace(segment, holders=frozenset([home])) for segment in segments]
     plan = plan_dispatch(here, live, loads, COSTS)
     assert plan == DispatchPlan(home, {}, {}, COSTS.live(live))
+
+
+@given(request=requests(), live=st.integers(1, 2000))
+def test_a_plan_takes_what_its_workers_and_its_links_take(
+    request: tuple[list[Segment], dict[WorkerId, float]], live: int
+) -> None:
+    segments, loads = request
+    plan = plan_dispatch(segments, live, loads, COSTS)
+    tokens = {segment.segment_id: segment.num_tokens for segment in segments}
+    ends_ms = [loads[plan.combine]]
+    arriving = list(plan.hits)
+    for one, ids in plan.cold.items():
+        made_ms = loads[one] + sum(COSTS.cold(tokens[id_]) for id_ in ids)
+        assert [tokens[id_] for id_ in ids] == sorted((tokens[id_] for id_ in ids), reverse=True)
+        if one == plan.combine:
+            ends_ms.append(made_ms)
+        else:
+            ends_ms.append(made_ms + COSTS.transfer(tokens[ids[-1]]))
+            arriving += ids
+    linked_ms = sum(COSTS.transfer(tokens[id_]) for id_ in arriving)
+    # links work while the one that answers is busy, at best
+    least_ms = max(*ends_ms, linked_ms) + COSTS.live(live)
+    most_ms = max(*ends_ms, loads[plan.combine] + linked_ms) + COSTS.live(live)
+    assert least_ms - 1e-6 <= plan.predicted_ms <= most_ms + 1e-6
+    assert plan.predicted_ms == pytest.approx(least_ms) or not plan.is_spread
+
+
+def test_who_holds_everything_answers_though_many_are_less_busy() -> None:
+    home = worker(11)
+    loads = {worker(i): float(i) for i in range(12)}
+    segments = [Segment(SegmentId(f"seg_{i}"), 3000, frozenset([home])) for i in range(6)]
+    plan = plan_dispatch(segments, 10, loads, COSTS)
+    assert plan.combine == home
+    assert (plan.cold, plan.hits) == ({}, {})
 
 
 def test_long_cold_documents_are_spread_and_short_ones_are_not() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hypic_sdk.errors import RequestError, WorkerLost
-from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_id
+from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, SegmentId
 from hypic_sdk.router.answers import joined_answer
 from hypic_sdk.router.assignment import WorkerId
-from hypic_sdk.router.costs import CostModel
 from hypic_sdk.router.membership import Membership
+from hypic_sdk.router.placement_index import Place
 from hypic_sdk.router.router import Router
 from hypic_sdk.transport.control import EntriesChanged, EntryName, Question
-from hypic_sdk.transport.events import Event, failed
+from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import (
     EngineRequest,
     FinishReason,
@@ -28,75 +28,7 @@ from hypic_sdk.transport.messages import (
     WarmEvent,
     WarmRequest,
 )
-
-COSTS = CostModel(prefill_ms=1, prefill_ms_per_token=1, transfer_ms=0.1, transfer_ms_per_token=0)
-
-
-def part(number: int, num_tokens: int = 50) -> PromptPart:
-    return PromptPart(Role.INNER, (number,) * num_tokens, segment_id(str(number)))
-
-
-def request(name: str, numbers: Sequence[int], session: str | None = None) -> EngineRequest:
-    trailing = PromptPart(Role.TRAILING, (1, 2, 3))
-    prompt = SegmentedPrompt((*map(part, numbers), trailing))
-    return EngineRequest(name, prompt, session_id=session)
-
-
-class HandWorker:
-    """A port whose events a test sends by hand."""
-
-    def __init__(self) -> None:
-        self.open: dict[str, tuple[EngineRequest | WarmRequest, Callable[[Event], None]]] = {}
-        self.cancelled: list[str] = []
-        self.is_gone = False
-
-    def submit(
-        self,
-        message: EngineRequest | WarmRequest,
-        on_event: Callable[[Event], None] | None = None,
-    ) -> Iterator[Event]:
-        assert on_event is not None
-        if self.is_gone:
-            lost = WorkerLost("gone")
-            on_event(failed(message.request_id, lost, is_warm=isinstance(message, WarmRequest)))
-        else:
-            self.open[message.request_id] = (message, on_event)
-        return iter(())
-
-    def say(self, event: Event) -> None:
-        _, tell = self.open[event.request_id]
-        if isinstance(event, WarmEvent) and event.done:
-            del self.open[event.request_id]
-        if isinstance(event, TokenEvent) and event.finish_reason is not None:
-            del self.open[event.request_id]
-        tell(event)
-
-    def die(self) -> None:
-        self.is_gone = True
-        for name, (message, _) in list(self.open.items()):
-            lost = WorkerLost("gone")
-            self.say(failed(name, lost, is_warm=isinstance(message, WarmRequest)))
-
-    def cancel(self, request_id: str) -> None:
-        self.cancelled.append(request_id)
-
-    def finish(self, request_id: str, reply_index: int = 0) -> None:
-        self.cancelled.append(request_id)
-
-    def probe(self, parts: Sequence[PromptPart], namespace: str) -> Sequence[bool]:
-        return [False] * len(parts)
-
-    def ask(
-        self,
-        question: Question,
-        parts: Sequence[PromptPart] = (),
-        namespace: str = "",
-        number: int = 0,
-    ) -> Any:
-        raise WorkerLost("not asked here")
-
-    def delete(self, parts: Sequence[PromptPart], namespace: str) -> None:
-        pass
+from tests.router.hand_worker import COSTS, HandWorker, part, request
 
 
 class Cluster(RuleBasedStateMachine):
@@ -192,9 +124,11 @@ class Cluster(RuleBasedStateMachine):
             assert {plan.combine, *plan.cold, *plan.hits.values()} <= set(self.workers)
 
     @invariant()
-    def without_requests_nobody_is_busy(self) -> None:
+    def without_requests_nobody_is_busy_and_nobody_makes_anything(self) -> None:
         if not any(worker.open for worker in self.workers.values()):
             assert not any(self.members.loads_ms().values())
+            places = [Place("", part(n).segment_id or SegmentId("")) for n in range(7)]
+            assert not any(self.router._books.index.maker(place) for place in places)
 
 
 TestCluster = Cluster.TestCase
@@ -354,16 +288,17 @@ def test_a_request_cancelled_while_it_is_sent_is_cancelled() -> None:
 
 
 def test_a_request_that_a_port_refuses_leaves_nothing_booked() -> None:
-    router, a, _ = two_workers()
+    router, a, b = two_workers()
 
     def refuses(message: Any, on_event: Any = None) -> Any:
         raise RequestError("in flight")
 
-    a.submit = refuses  # type: ignore[method-assign]
+    a.submit = b.submit = refuses  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(RequestError, match="in flight"):
-            router.submit(request("r", []), lambda event: None)
+            router.submit(request("r", [1, 2]), lambda event: None)
     assert not any(router._books.members.loads_ms().values())
+    assert sum(map(len, router.plan(request("x", [1, 2])).cold.values())) == 2
 
 
 def test_workers_tell_what_they_hold() -> None:
@@ -412,3 +347,9 @@ def test_reading_leaves_out_who_is_gone_and_changing_does_not() -> None:
         router.ask(Question.PIN, [part(1)])
     router.leave(WorkerId("a"))
     assert router.ask(Question.PIN, [part(1)]) is None
+
+
+def test_a_router_keeps_its_books_where_it_is_told_to() -> None:
+    members = Membership()  # empty, and so false
+    Router(COSTS, members=members).join(WorkerId("a"), HandWorker())
+    assert WorkerId("a") in members

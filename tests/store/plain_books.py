@@ -68,8 +68,11 @@ class Holder:
 class PlainBooks:
     """Who has what, by name; how much there is of everything."""
 
-    def __init__(self, sizes: dict[str, int], slot_bytes: dict[str, int]) -> None:
+    def __init__(
+        self, sizes: dict[str, int], slot_bytes: dict[str, int], *, segment_rows: int = 1
+    ) -> None:
         self.sizes = sizes
+        self.segment_rows = segment_rows  # state rows that a segment takes
         self.slot_bytes = slot_bytes
         self.records: list[Record] = []
         self.writings: list[Writing] = []
@@ -149,7 +152,7 @@ class PlainBooks:
         new = need.new_entries
         kv = need.kv_tokens + sum(spec.interior_tokens for spec in new)
         wanted = {
-            "state_rows": need.state_rows + len(new),
+            "state_rows": need.state_rows + self.segment_rows * len(new),
             "transition_rows": len(new),
             "kv_slots": kv,
         }

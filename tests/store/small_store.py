@@ -18,7 +18,9 @@ SEAM = SeamWidths(2, 1)
 SEAM_TOKENS = SEAM.head_tokens + SEAM.tail_tokens
 
 
-def small_layout(*, transition_axes: tuple[int, ...] | None = (2, 3, 3), kv: bool = True):
+def small_layout(
+    *, transition_axes: tuple[int, ...] | None = (2, 3, 3), kv: bool = True, int8: bool = False
+) -> StoreLayout:
     return StoreLayout(
         num_linear=2,
         num_heads=2,
@@ -33,6 +35,7 @@ def small_layout(*, transition_axes: tuple[int, ...] | None = (2, 3, 3), kv: boo
         dtype=torch.float32,
         state_dtype=torch.float32,
         transition_dtype=torch.float16,
+        has_int8_pairs=int8,
     )
 
 
@@ -40,6 +43,9 @@ LAYOUTS = {
     "dense": small_layout(),
     "constant": small_layout(transition_axes=None),
     "no attention": small_layout(kv=False),
+    "int8 dense": small_layout(int8=True),
+    "int8 diagonal": small_layout(transition_axes=(2, 3), int8=True),
+    "int8 constant": small_layout(transition_axes=None, int8=True),
 }
 
 

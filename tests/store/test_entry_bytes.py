@@ -36,16 +36,22 @@ def store_with(layout: str, interior: int, before: int) -> tuple[Store, SegmentE
 def randomize(store: Store, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     slabs = store.slabs
-    for slab in (slabs.states, slabs.conv_tails, slabs.transitions, slabs.keys, slabs.values):
+    all_slabs = [slabs.states, slabs.conv_tails, slabs.transitions, slabs.keys, slabs.values]
+    all_slabs += [] if slabs.pairs is None else slabs.pairs.tensors()
+    for slab in all_slabs:
         if slab is not None:
-            slab.copy_(torch.randn(slab.shape, generator=generator))
+            slab.copy_(40 * torch.randn(slab.shape, generator=generator))
 
 
 def contents(store: Store, entry: SegmentEntry) -> list[torch.Tensor]:
     slabs = store.slabs
-    read = [slabs.states[entry.state_slot], slabs.conv_tails[entry.state_slot]]
-    if entry.transition_slot != NO_SLOT:
-        assert slabs.transitions is not None
+    read = [slabs.conv_tails[entry.state_slot]]
+    if slabs.pairs is not None:
+        read += [slab[entry.transition_slot] for slab in slabs.pairs.tensors()]
+    else:
+        read.append(slabs.states[entry.state_slot])
+    if slabs.transitions is not None:
+        assert entry.transition_slot != NO_SLOT
         read.append(slabs.transitions[entry.transition_slot])
     return [*read, slabs.keys[:, entry.kv_slots], slabs.values[:, entry.kv_slots]]
 

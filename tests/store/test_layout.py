@@ -32,10 +32,8 @@ LARGE = ModelSpec(
 )
 
 
-def layout_of(spec, dtype=torch.bfloat16, state_dtype=torch.float32):
-    return StoreLayout.of(
-        spec, dtype=dtype, state_dtype=state_dtype, transition_dtype=torch.float16
-    )
+def layout_of(spec, dtype=torch.bfloat16, state_dtype=torch.float32, pair="float16"):
+    return StoreLayout.of(spec, dtype=dtype, state_dtype=state_dtype, pair=pair)
 
 
 def with_transition(kind):
@@ -50,6 +48,38 @@ def test_bytes_of_a_large_model():
     assert layout.kv_slot_bytes == 10 * 2 * 1024
     # the target of design 13: at most 112 MiB for 1k tokens, seams left out
     assert layout.segment_bytes(1024 - 8) <= 112 * mib
+
+
+def test_bytes_of_a_large_model_with_pairs_in_8_bits():
+    layout = layout_of(LARGE, pair="int8")
+    mib, matrix, row = 1024 * 1024, 30 * 32 * 128 * 128, 30 * 32 * 128
+    assert layout.state_row_bytes == layout_of(LARGE).state_row_bytes, "of a running state"
+    # T and S, a scale of each row of both, the diagonal of T; the conv tail
+    assert layout.transition_row_bytes == 2 * matrix + 3 * 2 * row + 30 * 3 * 8192 * 2
+    assert layout.segment_bytes(1000) == layout.transition_row_bytes + 1000 * 20 * 1024
+    # the target of design 13: at most 52 MiB for 1k tokens, seams left out
+    assert layout.segment_bytes(1024 - 8) <= 52 * mib
+    assert not layout.keeps_states
+
+
+def test_a_budget_holds_half_as_many_segments_again_with_pairs_in_8_bits():
+    """With room for their keys beside requests, which need as much as ever."""
+    config = StoreConfig(budget_bytes=60 << 30, expected_segment_tokens=1024)
+    rows = {
+        pair: layout_of(LARGE, pair=pair).split(config).num_transition_rows
+        for pair in ("float16", "int8")
+    }
+    assert rows["int8"] > 1.5 * rows["float16"] > 300
+
+
+@pytest.mark.parametrize("kind", TransitionKind)
+def test_in_8_bits_every_pair_has_a_row(kind):
+    layout = layout_of(with_transition(kind), pair="int8")
+    log_bytes = {TransitionKind.SCALAR: 32 * 4, TransitionKind.DIAGONAL: 32 * 128 * 4}.get(kind, 0)
+    dense_bytes = 32 * 128 * (128 + 2 + 2) if kind is TransitionKind.DENSE else 0
+    state_bytes = 32 * 128 * (128 + 2) + 3 * 8192 * 2
+    assert layout.keeps_transitions
+    assert layout.transition_row_bytes == 30 * (state_bytes + log_bytes + dense_bytes)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +131,7 @@ def test_a_split_uses_the_budget_up_and_has_room_for_a_segment_and_a_request(
     config = StoreConfig(budget_bytes=budget_bytes, expected_segment_tokens=expected)
     state, transition = layout.state_row_bytes, layout.transition_row_bytes
     kv = layout.kv_slot_bytes
-    least = 2 * state + transition + 2 * expected * kv
+    least = (2 if layout.keeps_states else 1) * state + transition + 2 * expected * kv
     if budget_bytes < least:
         with pytest.raises(ConfigError) as caught:
             layout.split(config)
@@ -119,19 +149,23 @@ def test_a_split_uses_the_budget_up_and_has_room_for_a_segment_and_a_request(
     num_segments = sizes.num_transition_rows if layout.keeps_transitions else 1
     assert num_segments >= 1
     # a row is left for a request when every transition row is in use
-    assert sizes.num_state_rows > num_segments
+    assert sizes.num_state_rows > (num_segments if layout.keeps_states else 0)
     if layout.keeps_kv:
         assert sizes.num_kv_slots >= 2 * expected * max(1, num_segments)
 
 
-@given(budget_bytes=st.integers(30_000, 10_000_000), expected=st.integers(1, 300))
-def test_rows_follow_the_shares(budget_bytes, expected):
+@given(
+    budget_bytes=st.integers(30_000, 10_000_000),
+    expected=st.integers(1, 300),
+    int8=st.booleans(),
+)
+def test_rows_follow_the_shares(budget_bytes, expected, int8):
     """Four segments to two rows for requests, and KV for each segment twice."""
-    layout = small_layout()
+    layout = small_layout(int8=int8)
     config = StoreConfig(budget_bytes=budget_bytes, expected_segment_tokens=expected)
     sizes = layout.split(config)
     segments = sizes.num_transition_rows
-    request_rows = sizes.num_state_rows - segments
+    request_rows = sizes.num_state_rows - (0 if int8 else segments)
     assert segments // 2 <= request_rows <= segments // 2 + 1
     share_bytes = (
         4 * layout.segment_bytes(expected)

@@ -41,6 +41,7 @@ def test_bytes_are_rows_and_slots_times_their_bytes(kind):
     slabs = Slabs.allocate(layout, SIZES, CPU)
     tensors = [slabs.states, slabs.conv_tails, slabs.keys, slabs.values]
     tensors += [] if slabs.transitions is None else [slabs.transitions]
+    tensors += [] if slabs.pairs is None else slabs.pairs.tensors()
     assert slabs.num_bytes == sum(tensor.nbytes for tensor in tensors)
     assert slabs.num_bytes == (
         11 * layout.state_row_bytes + 7 * layout.transition_row_bytes + 13 * layout.kv_slot_bytes

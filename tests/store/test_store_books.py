@@ -51,28 +51,28 @@ class StoreMachine(RuleBasedStateMachine):
                 "transition_rows": layout.transition_row_bytes,
                 "kv_slots": layout.kv_slot_bytes,
             },
+            segment_rows=int(layout.keeps_states),
         )
-        self.stamps = itertools.count(1)
+        self.stamps = itertools.cycle(range(1, 127))  # numbers of 8 bits hold no more
         self.written: dict[tuple[str, int], int] = {}
 
     # memory
 
     def write(self, slots):
         """Write one new number into slots that were just handed out."""
-        stamp, slabs = next(self.stamps), self.store.slabs
-        for row in slots["state_rows"]:
-            slabs.states[row] = slabs.conv_tails[row] = stamp
-        for row in slots["transition_rows"]:
-            slabs.transitions[row] = stamp
-        for slot in slots["kv_slots"]:
-            slabs.keys[:, slot] = slabs.values[:, slot] = stamp
+        stamp = next(self.stamps)
+        for pool in POOLS:
+            for view in self.views(pool):
+                view[list(slots[pool])] = stamp
         self.written |= {(pool, slot): stamp for pool in POOLS for slot in slots[pool]}
 
     def views(self, pool):
         """The slabs of a pool, one row a slot."""
-        slabs = self.store.slabs
+        slabs, num_rows = self.store.slabs, self.store.sizes.num_state_rows
         if pool == "state_rows":
-            return [slabs.states, slabs.conv_tails]
+            return [slabs.states, slabs.conv_tails[:num_rows]]
+        if pool == "transition_rows" and slabs.pairs is not None:
+            return [*slabs.pairs.tensors(), slabs.conv_tails[num_rows:]]
         if pool == "transition_rows":
             return [] if slabs.transitions is None else [slabs.transitions]
         return [slabs.keys.transpose(0, 1), slabs.values.transpose(0, 1)]
@@ -142,8 +142,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert set(lease.filling) == {spec.key for spec in need.new_entries}
         for filling in lease.filling.values():
             entry = filling.entry
+            if not self.books.segment_rows:
+                # the row of its tail, behind those of states
+                behind = self.store.sizes.num_state_rows + entry.transition_slot
+                assert entry.state_slot == behind
             slots = slots_of(
-                state=[entry.state_slot],
+                state=[entry.state_slot] if self.books.segment_rows else [],
                 transition=[entry.transition_slot],
                 kv=entry.kv_slots.tolist(),
             )

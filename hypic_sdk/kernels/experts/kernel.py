@@ -1,8 +1,9 @@
-"""Routed experts on a GPU: the library's grouped product, and all around it in Triton.
+"""Routed experts on a GPU: the order of rows, two grouped products, and the sum.
 
 Nothing waits for the device: which rows an expert has is known there alone.  Rows are brought into
 the order of their experts by counting (one program an expert looks at all choices), go through two
-grouped products, and are added up where they came from.
+grouped products (the library's, or row-independent ones of our own), and are added up where they
+came from.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.experts.grouped import grouped_products
 from hypic_sdk.kernels.mlp.kernel import swiglu
 
-# the library picks its tile by the mean number of rows of a group, and from more than this on
-# another one; calls that never have more are all made of the same tiles
-_ROWS_PER_GROUP = 128
 _LARGEST_BLOCK = 4096  # choices that a program looks at together
 _BLOCK_D = 1024
 
@@ -170,7 +169,9 @@ def experts(
         return x_LD.new_empty(x_LD.shape)
     indices = indices.contiguous()
     rows, places, ends = _order(indices, num_experts)
-    products = _products(x_LD.index_select(0, rows), gate_up, down, ends, row_independent)
+    # the library picks its tile by the mean number of rows of an expert
+    multiply = grouped_products if row_independent else library_products
+    products = multiply(x_LD, rows, ends, gate_up, down)
     out_LD = x_LD.new_empty(x_LD.shape)
     width = x_LD.shape[1]
     block = min(_BLOCK_D, triton.next_power_of_2(width))
@@ -197,25 +198,19 @@ def _order(
     ends = indices.new_empty(num_experts, dtype=torch.int32)
     block = min(_LARGEST_BLOCK, triton.next_power_of_2(count))
     _order_kernel[(num_experts,)](
-        indices, rows, places, ends, count, TOP_K=indices.shape[1], BLOCK=block
+        indices, rows, places, ends, count, TOP_K=indices.shape[1], BLOCK=block, num_warps=8
     )
     return rows, places, ends
 
 
-def _products(
-    rows_TD: torch.Tensor,
+def library_products(
+    x_LD: torch.Tensor,
+    rows: torch.Tensor,
+    ends: torch.Tensor,
     gate_up: torch.Tensor,
     down: torch.Tensor,
-    ends: torch.Tensor,
-    row_independent: bool,
 ) -> torch.Tensor:
-    """down(silu(gate) * up) of rows in the order of experts: [T, D]; expert e ends at `ends[e]`."""
-    num_rows, num_experts = rows_TD.shape[0], gate_up.shape[0]
-    step = _ROWS_PER_GROUP * num_experts if row_independent else num_rows
-    parts = []
-    for start in range(0, num_rows, step):
-        part = rows_TD[start : start + step]
-        own = ends if num_rows <= step else (ends - start).clamp(0, part.shape[0])
-        inner = swiglu(torch.nn.functional.grouped_mm(part, gate_up.transpose(1, 2), offs=own))
-        parts.append(torch.nn.functional.grouped_mm(inner, down.transpose(1, 2), offs=own))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    """down(silu(gate) * up) of every place by the library: [T, D]; expert e ends at `ends[e]`."""
+    grouped = torch.nn.functional.grouped_mm
+    inner = swiglu(grouped(x_LD.index_select(0, rows), gate_up.transpose(1, 2), offs=ends))
+    return grouped(inner, down.transpose(1, 2), offs=ends)

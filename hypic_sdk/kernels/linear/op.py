@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from hypic_sdk.kernels import backend
 from hypic_sdk.kernels.linear import reference
 
 ROW_MULTIPLE = 16
+_KERNEL_DTYPES = (torch.bfloat16, torch.float16)
 
 
 def way(num_inputs: int, num_outputs: int, dtype: torch.dtype) -> str:
@@ -49,5 +52,16 @@ def linear(
     assert x_LD.shape[0] % ROW_MULTIPLE == 0, (
         f"{x_LD.shape[0]} rows are not a multiple of {ROW_MULTIPLE}"
     )
-    run = backend.select("linear", reference.row_independent_linear, None, device=x_LD.device)
+    run = backend.select(
+        "linear",
+        reference.row_independent_linear,
+        _load_kernel if x_LD.dtype in _KERNEL_DTYPES else None,
+        device=x_LD.device,
+    )
     return run(x_LD, weight_ND, bias_N)
+
+
+def _load_kernel() -> Callable[..., torch.Tensor]:
+    from hypic_sdk.kernels.linear import kernel
+
+    return kernel.row_independent_linear

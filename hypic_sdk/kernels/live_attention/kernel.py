@@ -19,6 +19,8 @@ from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.live_attention import reference
 from hypic_sdk.kernels.live_attention.table import AttentionLaunch, AttentionTable
 
+PARTIALS_AT_ONCE = 32  # that a sum takes
+
 
 @triton.jit
 def _attend_kernel(
@@ -66,11 +68,15 @@ def _attend_kernel(
     b_weight = tl.zeros([BLOCK_M], dtype=tl.float32)
     # [BM, BE]
     b_sum = tl.zeros([BLOCK_M, BLOCK_E], dtype=tl.float32)
+    slots_ptr = origin_ptr + slots_start
+    o_n = first_key + tl.arange(0, BLOCK_N)
+    # [BN]: slots are read a block ahead, so that keys are on their way while others are computed
+    b_next_slot = tl.load(slots_ptr + o_n, o_n < stop_key, other=0)
     for i_n in range(first_key, stop_key, BLOCK_N):
         o_n = i_n + tl.arange(0, BLOCK_N)
         m_n = o_n < stop_key
-        # [BN]
-        b_slot = tl.load(origin_ptr + slots_start + o_n, m_n, other=0)
+        b_slot = b_next_slot
+        b_next_slot = tl.load(slots_ptr + o_n + BLOCK_N, o_n + BLOCK_N < stop_key, other=0)
         # [BE, BN]
         b_key = tl.load(
             keys_ptr + b_slot[None, :] * keys_stride + o_e[:, None],
@@ -122,32 +128,41 @@ def _merge_kernel(
     E: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_E: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):
     i_merge, i_head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     merge_ptr = merges_ptr + i_merge * 4
-    row, num_rows = tl.load(merge_ptr), tl.load(merge_ptr + 1)
+    row, place = tl.load(merge_ptr), tl.load(merge_ptr + 1)
     first, count = tl.load(merge_ptr + 2), tl.load(merge_ptr + 3)
-    i_g, o_e = i_head // GROUP, tl.arange(0, BLOCK_E)
+    i_m = place * GROUP + i_head % GROUP
+    o_p, o_e = tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_E)
     m_e = o_e < E
-    for i_row in range(0, num_rows):
-        i_m = i_row * GROUP + i_head % GROUP
-        most = tl.full([], float("-inf"), dtype=tl.float32)
-        weight = tl.zeros([], dtype=tl.float32)
-        # [BE]
-        b_sum = tl.zeros([BLOCK_E], dtype=tl.float32)
-        for i_part in range(first, first + count):
-            o_part = (i_part * G + i_g) * BLOCK_M
-            own_most = tl.load(weight_ptr + 2 * o_part + i_m)
-            own_weight = tl.load(weight_ptr + 2 * o_part + BLOCK_M + i_m)
-            b_own = tl.load(partial_ptr + (o_part + i_m) * E + o_e, m_e, other=0.0)
-            new_most = tl.maximum(most, own_most)
-            # the first stretch has the row's first key, so this is never -inf
-            shrink, own_shrink = tl.exp2(most - new_most), tl.exp2(own_most - new_most)
-            weight = weight * shrink + own_weight * own_shrink
-            b_sum = b_sum * shrink + b_own * own_shrink
-            most = new_most
-        b_out = (b_sum / weight).to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + (row + i_row) * out_stride + i_head * out_head_stride + o_e, b_out, m_e)
+    most = tl.full([], float("-inf"), dtype=tl.float32)
+    weight = tl.zeros([], dtype=tl.float32)
+    # [BE]
+    b_sum = tl.zeros([BLOCK_E], dtype=tl.float32)
+    for i_part in range(0, count, BLOCK_P):
+        m_p = i_part + o_p < count
+        # [BP]
+        o_part = ((first + i_part + o_p) * G + i_head // GROUP) * BLOCK_M
+        b_most = tl.load(weight_ptr + 2 * o_part + i_m, m_p, other=float("-inf"))
+        b_weight = tl.load(weight_ptr + 2 * o_part + BLOCK_M + i_m, m_p, other=0.0)
+        # [BP, BE]
+        b_own = tl.load(
+            partial_ptr + (o_part + i_m)[:, None] * E + o_e[None, :],
+            m_p[:, None] & m_e[None, :],
+            other=0.0,
+        )
+        # the first stretch has the row's first key, so this is never -inf
+        new_most = tl.maximum(most, tl.max(b_most, 0))
+        shrink = tl.exp2(most - new_most)
+        b_shrink = tl.exp2(b_most - new_most)
+        weight = weight * shrink + tl.sum(b_weight * b_shrink, 0)
+        b_sum = b_sum * shrink + tl.sum(b_own * b_shrink[:, None], 0)
+        most = new_most
+    b_out = (b_sum / tl.where(count > 0, weight, 1.0)).to(out_ptr.dtype.element_ty)
+    m_out = o_e < tl.where(count > 0, E, 0)
+    tl.store(out_ptr + row * out_stride + i_head * out_head_stride + o_e, b_out, m_out)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -206,6 +221,13 @@ def live_attention(
         _launch(launch, table.origin, query_LQE, keys_PGE, values_PGE, out_LQE, group, scale)
 
 
+def _shape_of(block_m: int, block_e: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Keys of a block, warps of a program, and how many blocks are on their way or computed."""
+    if dtype == torch.float32:  # its products take no matrix unit
+        return 16, 8 if block_m * block_e >= 16384 else 4, 1
+    return 64, 8 if block_m * block_e >= 16384 else 4, 2
+
+
 def _launch(
     launch: AttentionLaunch,
     origin: torch.Tensor,
@@ -218,7 +240,7 @@ def _launch(
 ) -> None:
     _, G, E = keys_PGE.shape
     block_m, block_e = launch.block_m, max(16, triton.next_power_of_2(E))
-    is_wide = query_LQE.dtype == torch.float32
+    block_n, num_warps, num_stages = _shape_of(block_m, block_e, query_LQE.dtype)
     partial = query_LQE.new_empty((launch.num_partials, G, block_m, E), dtype=torch.float32)
     weight = query_LQE.new_empty((launch.num_partials, G, 2, block_m), dtype=torch.float32)
     _attend_kernel[(len(launch.tasks), G)](
@@ -239,10 +261,10 @@ def _launch(
         GROUP=group,
         E=E,
         BLOCK_M=block_m,
-        BLOCK_N=16 if is_wide else 32 if block_e >= 256 else 64,
+        BLOCK_N=block_n,
         BLOCK_E=block_e,
-        num_warps=8 if block_m * block_e >= 16384 else 4,
-        num_stages=1 if is_wide else 2,
+        num_warps=num_warps,
+        num_stages=num_stages,
     )
     if len(launch.merges):
         _merge_kernel[(len(launch.merges), G * group)](
@@ -256,5 +278,6 @@ def _launch(
             E=E,
             BLOCK_M=block_m,
             BLOCK_E=block_e,
+            BLOCK_P=PARTIALS_AT_ONCE,
             num_warps=4,
         )

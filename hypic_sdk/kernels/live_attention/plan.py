@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 from hypic_sdk.kernels.attention_run import AttentionRun
 
-SPLIT_KEYS = 1024  # a short run reads its keys in stretches of this many, side by side
-SPLIT_ROWS = 256  # up to here a run is short
+SPLIT_ROWS = 256  # up to here a run is short: it reads its keys in stretches, side by side
+SPLIT_KEYS = 512  # keys of a stretch ..
+FEW_ROWS = 2  # .. but up to here, as in decoding, the keys are nearly all there is to read:
+FEW_KEYS = 128  # shorter stretches occupy more of the device
+MOST_STRETCHES = 64  # with more keys stretches are longer
 
 
 class Task(NamedTuple):
@@ -25,10 +28,10 @@ class Task(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """Rows whose output comes from several tasks."""
+    """A row whose output comes from several tasks."""
 
     row: int
-    num_rows: int
+    place: int  # of the row in its tasks
     first_partial: int
     num_partials: int
 
@@ -40,6 +43,16 @@ class AttentionPlan:
     tasks: tuple[Task, ...]
     merges: tuple[Merge, ...]
     num_partials: int
+
+
+def stretch_keys(num_rows: int, num_keys: int) -> int:
+    """Keys of a stretch, for a run of `num_rows` rows of which some see `num_keys` keys."""
+    if num_rows > SPLIT_ROWS:
+        return max(1, num_keys)
+    step = FEW_KEYS if num_rows <= FEW_ROWS else SPLIT_KEYS
+    while num_keys > MOST_STRETCHES * step:
+        step *= 2
+    return step
 
 
 def plan_attention(
@@ -54,11 +67,14 @@ def plan_attention(
             num_rows = min(rows_per_task, run.row_stop - row)
             position = run.first_position + row - run.row_start
             num_keys = position + num_rows
-            step = SPLIT_KEYS if run.num_rows <= SPLIT_ROWS else num_keys
+            step = stretch_keys(run.num_rows, num_keys)
             stretches = [(a, min(a + step, num_keys)) for a in range(0, num_keys, step)]
             split = len(stretches) > 1
             if split:
-                merges.append(Merge(row, num_rows, num_partials, len(stretches)))
+                merges += [
+                    Merge(row + place, place, num_partials, len(stretches))
+                    for place in range(num_rows)
+                ]
             for a, b in stretches:
                 partial = num_partials if split else -1
                 tasks.append(Task(row, num_rows, position, slots_start, a, b, partial))

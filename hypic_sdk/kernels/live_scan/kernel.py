@@ -15,8 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import Item
-from hypic_sdk.kernels.live_scan import reference
+from hypic_sdk.kernels.live_scan import reference, tiles
 from hypic_sdk.kernels.live_scan.plan import FIELDS, LONGEST_WALK, LongRun
 from hypic_sdk.kernels.live_scan.walk import Walk
 from hypic_sdk.kernels.rotation import RotarySpec
@@ -162,6 +163,10 @@ def _walk_kernel(
     rates_ptr,  # [H, K], or with DECAY == 3 the constant log-decays [H]
     states_ptr,
     transition_ptr,
+    transition_scale_ptr,  # read with EIGHT_BITS only, as all up to `end_scale_ptr`
+    diagonal_ptr,
+    end_ptr,
+    end_scale_ptr,
     work_ptr,  # [sequences, H, K, V]: states between launches, and an operand of a gap's product
     gap_ptr,  # [launched, H, K, V], read with GAP_KIND == 4 only
     out_ptr,
@@ -177,6 +182,10 @@ def _walk_kernel(
     value_head_stride,
     states_stride,
     transition_stride,
+    transition_scale_stride,
+    diagonal_stride,
+    end_stride,
+    end_scale_stride,
     scale,
     H: tl.constexpr,
     GROUPS: tl.constexpr,  # state heads that share a key head
@@ -188,6 +197,7 @@ def _walk_kernel(
     EPS: tl.constexpr,
     ERASE: tl.constexpr,
     DECAY: tl.constexpr,  # 0 none, 1 [L, H], 2 [L, H, K], 3 constant [H], 4 steps [L, H] and rates
+    EIGHT_BITS: tl.constexpr,  # of a gap's pair
     GAP_KIND: tl.constexpr,  # 0 add only, 1 [H], 2 [H, K], 3 constant, 4 dense, 5 steps and rates
     NUM_FIELDS: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -285,7 +295,8 @@ def _walk_kernel(
                 b_out = tl.sum(b_state * b_query[:, None], 0).to(out_ptr.dtype.element_ty)
                 tl.store(out_ptr + (i_l * H + i_h) * V + o_v, b_out, m_v)
         else:  # GAP
-            row_ptr = transition_ptr + tl.load(item_ptr + 4) * transition_stride
+            i_row = tl.load(item_ptr + 4)
+            row_ptr = transition_ptr + i_row * transition_stride
             if GAP_KIND == 1:
                 b_state *= tl.exp(tl.load(row_ptr + i_h).to(tl.float32))
             if GAP_KIND == 2:
@@ -300,6 +311,12 @@ def _walk_kernel(
                 tl.store(gap_ptr + o_kv, b_state, m_kv)
                 tl.debug_barrier()
                 b_state = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)
+                if EIGHT_BITS:
+                    # [BK]
+                    scales_ptr = transition_scale_ptr + i_row * transition_scale_stride + i_h * K
+                    b_scale = tl.load(scales_ptr + o_k, m_k, other=0).to(tl.float32)
+                    diagonals_ptr = diagonal_ptr + i_row * diagonal_stride + i_h * K
+                    b_diagonal = tl.load(diagonals_ptr + o_k, m_k, other=0).to(tl.float32)
                 for i_j in range(0, K, BLOCK_J):
                     o_j = i_j + tl.arange(0, BLOCK_J)
                     m_j = o_j < K
@@ -309,6 +326,10 @@ def _walk_kernel(
                         m_k[:, None] & m_j[None, :],
                         other=0,
                     ).to(tl.float32)
+                    if EIGHT_BITS:
+                        is_diagonal = o_k[:, None] == o_j[None, :]
+                        b_transition *= b_scale[:, None]
+                        b_transition += tl.where(is_diagonal, b_diagonal[:, None], 0.0)
                     # [BJ, BV]
                     b_before = tl.load(
                         gap_ptr + o_j[:, None] * V + o_v[None, :],
@@ -319,13 +340,24 @@ def _walk_kernel(
                     # in 16 bits is exact in the first of them
                     b_state = tl.dot(b_transition, b_before, acc=b_state, input_precision="tf32x3")
             # [BK, BV]
-            b_end = tl.load(slab_ptr + o_kv, m_kv, other=0)
+            if EIGHT_BITS:
+                ends_ptr = end_ptr + i_row * end_stride + i_h * K * V
+                end_scales_ptr = end_scale_ptr + i_row * end_scale_stride + i_h * K
+                b_end = tl.load(ends_ptr + o_kv, m_kv, other=0).to(tl.float32)
+                b_end *= tl.load(end_scales_ptr + o_k, m_k, other=0).to(tl.float32)[:, None]
+            else:
+                b_end = tl.load(slab_ptr + o_kv, m_kv, other=0)
             if F > 0:
                 number = tl.load(item_ptr + 6)
                 b_cos = tl.load(cos_ptr + number * F + o_pair, m_turned, other=1.0)
                 b_sin = tl.load(sin_ptr + number * F + o_pair, m_turned, other=0.0)
                 b_sin = tl.where(is_first, -b_sin, b_sin)
-                b_other = tl.load(slab_ptr + o_otherv, m_kv, other=0)
+                if EIGHT_BITS:
+                    b_other = tl.load(ends_ptr + o_otherv, m_kv, other=0).to(tl.float32)
+                    b_scale = tl.load(end_scales_ptr + o_other, m_k, other=0).to(tl.float32)
+                    b_other *= b_scale[:, None]
+                else:
+                    b_other = tl.load(slab_ptr + o_otherv, m_kv, other=0)
                 b_end = b_end * b_cos[:, None] + b_other * b_sin[:, None]
             b_state += b_end
 
@@ -355,7 +387,7 @@ def live_scan(
     inputs: ScanInputs,
     items: Sequence[Item] | Walk,
     states_SHKV: torch.Tensor,
-    transitions: torch.Tensor | None,
+    transitions: torch.Tensor | Int8Pairs | None,
     out_LHV: torch.Tensor,
     *,
     gap_rotation: RotarySpec | None,
@@ -381,18 +413,34 @@ def live_scan(
     work = states_SHKV[:1]
     if any(walk.long_runs) or len(walk.launched) > 1:
         work = states_SHKV.new_empty((walk.num_sequences, *states_SHKV.shape[1:]))
-    for launched, long_runs in zip(walk.launched, walk.long_runs, strict=True):
-        _launch(
-            inputs,
-            walk,
-            launched,
-            states_SHKV,
-            transitions,
-            work,
-            out_LHV,
-            gap_rotation,
-            use_transition,
-        )
+    in_tiles = tiles.suits(inputs) and not gap_rotation
+    prepared = tiles.prepare(inputs, walk.tiles) if in_tiles and len(walk.tiles) else ()
+    for launched, tiled, long_runs in zip(
+        walk.stepped if in_tiles else walk.launched, walk.tiled, walk.long_runs, strict=True
+    ):
+        if len(launched):
+            _launch(
+                inputs,
+                walk,
+                launched,
+                states_SHKV,
+                transitions,
+                work,
+                out_LHV,
+                gap_rotation,
+                use_transition,
+            )
+        if in_tiles and tiled is not None:
+            tiles.walk_tiles(
+                prepared,
+                tiled,
+                states_SHKV,
+                _pair_slabs(states_SHKV, transitions),
+                work,
+                out_LHV,
+                eight_bits=isinstance(transitions, Int8Pairs),
+                use_transition=use_transition,
+            )
         _run_long(inputs, long_runs, work, out_LHV)
 
 
@@ -403,10 +451,10 @@ def _run_long(
     out_LHV: torch.Tensor,
 ) -> None:
     """Long runs in tiles, from and to their sequences' rows of the work buffer."""
-    from hypic_sdk.kernels.segment_scan import kernel as tiles  # which takes `compose` from here
+    from hypic_sdk.kernels.segment_scan import kernel as scan  # which takes `compose` from here
 
-    if long_runs and tiles.suits(inputs):
-        tiles.run_in_tiles(inputs, long_runs, work, out_LHV)
+    if long_runs and scan.suits(inputs):
+        scan.run_in_tiles(inputs, long_runs, work, out_LHV)
         return
     for run in long_runs:
         outputs, state = scan_stretch(inputs.rows(run.start, run.stop), work[run.sequence])
@@ -432,7 +480,7 @@ def _launch(
     walk: Walk,
     launched: torch.Tensor,
     states_SHKV: torch.Tensor,
-    transitions: torch.Tensor | None,
+    transitions: torch.Tensor | Int8Pairs | None,
     work: torch.Tensor,
     out_LHV: torch.Tensor,
     gap_rotation: RotarySpec | None,
@@ -440,7 +488,9 @@ def _launch(
 ) -> None:
     _, num_heads, key_size, value_size = states_SHKV.shape
     assert states_SHKV[0].is_contiguous(), "rows of the state slab are contiguous"
-    assert transitions is None or transitions[0].is_contiguous(), "rows of the slab are contiguous"
+    pair = _pair_slabs(states_SHKV, transitions)
+    # memory of one running state alone has no row of pairs
+    assert all(s[0].is_contiguous() for s in pair if len(s)), "rows of the slabs are contiguous"
     assert out_LHV.is_contiguous(), "outputs are contiguous"
     query, key, value = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (inputs.query, inputs.key, inputs.value)
@@ -462,7 +512,7 @@ def _launch(
         erase,
         rates,
         states_SHKV,
-        states_SHKV if transitions is None else transitions,
+        *pair,
         work,
         gap,
         out_LHV,
@@ -474,7 +524,7 @@ def _launch(
         *key.stride()[:2],
         *value.stride()[:2],
         states_SHKV.stride(0),
-        0 if transitions is None else transitions.stride(0),
+        *(slab.stride(0) for slab in pair),
         inputs.scale,
         H=num_heads,
         GROUPS=num_heads // key.shape[1],
@@ -486,6 +536,7 @@ def _launch(
         EPS=UNIT_EPS,
         ERASE=inputs.erase is not None,
         DECAY=decay_kind,
+        EIGHT_BITS=isinstance(transitions, Int8Pairs),
         GAP_KIND=gap_kind,
         NUM_FIELDS=FIELDS,
         BLOCK_K=block_k,
@@ -508,9 +559,22 @@ def _decay(inputs: ScanInputs, unused: torch.Tensor) -> tuple[int, torch.Tensor,
     return inputs.log_decay.ndim - 1, inputs.log_decay.contiguous(), unused
 
 
-def _gap_kind(inputs: ScanInputs, transitions: torch.Tensor | None) -> int:
+def _pair_slabs(
+    unused: torch.Tensor, transitions: torch.Tensor | Int8Pairs | None
+) -> tuple[torch.Tensor, ...]:
+    """Transitions, their scales and diagonals, end states and their scales, as far as there are."""
+    if not isinstance(transitions, Int8Pairs):
+        return (unused if transitions is None else transitions, *[unused] * 4)
+    found = (transitions.transitions, transitions.transition_scales, transitions.diagonals)
+    slabs = [unused if slab is None else slab for slab in found]
+    return (*slabs, transitions.states, transitions.state_scales)
+
+
+def _gap_kind(inputs: ScanInputs, transitions: torch.Tensor | Int8Pairs | None) -> int:
     if inputs.constant_log_decay is not None:
         return 3
+    if isinstance(transitions, Int8Pairs):
+        transitions = transitions.transitions
     assert transitions is not None, "a transition that varies is stored"
     if inputs.is_dense:
         return 4

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind
 from hypic_sdk.kernels.live_scan import reference
 from hypic_sdk.kernels.live_scan.walk import Walk
@@ -18,7 +19,7 @@ def live_scan(
     inputs: ScanInputs,
     items: Sequence[Item] | Walk,
     states_SHKV: torch.Tensor,
-    transitions: torch.Tensor | None,
+    transitions: torch.Tensor | Int8Pairs | None,
     *,
     key_rotation: RotarySpec | None = None,
     use_transition: bool = True,
@@ -36,7 +37,8 @@ def live_scan(
         items: or, where the kernel runs, the tables that it makes of them: nothing is checked then.
         states_SHKV: one layer's view of the state slab, in the work dtype (fp32, or fp64).
         transitions: one layer's view, as in `segment_scan`; none for a constant decay, whose
-            transition follows from `Item.num_tokens`.
+            transition follows from `Item.num_tokens`.  Or pairs in 8 bits, S0 too, whatever the
+            decay: a gap's row of them is its transition slot, and its slot a tail's alone.
         key_rotation: set when keys are rotated by position; a gap's S0 was recorded at local
             positions and is turned by R(start_position), unless `rotate_gap` is off.
         use_transition: off, a gap only adds S0 (mode `addition`).

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind
 from hypic_sdk.kernels.rotation import RotarySpec, rotate_state
 from hypic_sdk.kernels.scan_inputs import ScanInputs
@@ -67,7 +68,7 @@ def live_scan(
     inputs: ScanInputs,
     items: Sequence[Item],
     states_SHKV: torch.Tensor,
-    transitions: torch.Tensor | None,
+    transitions: torch.Tensor | Int8Pairs | None,
     out_LHV: torch.Tensor,
     *,
     gap_rotation: RotarySpec | None,
@@ -89,22 +90,28 @@ def live_scan(
             states_SHKV[item.slot] = state
         else:
             end_states, state_slot = states_SHKV, item.slot
+            if isinstance(transitions, Int8Pairs):
+                read = transitions.read_state(item.transition_slot, states_SHKV.dtype)
+                end_states, state_slot = read[None], 0
             if gap_rotation is not None and item.start_position:
-                turned = rotate_state(states_SHKV[item.slot], gap_rotation, item.start_position)
+                turned = rotate_state(end_states[state_slot], gap_rotation, item.start_position)
                 end_states, state_slot = turned[None], 0
             rows, row = _gap_transition(inputs, item, transitions) if use_transition else (None, 0)
             state = compose(state[None].clone(), rows, (row,), end_states, (state_slot,))[0]
 
 
 def _gap_transition(
-    inputs: ScanInputs, item: Item, transitions: torch.Tensor | None
+    inputs: ScanInputs, item: Item, transitions: torch.Tensor | Int8Pairs | None
 ) -> tuple[torch.Tensor, int]:
     """A gap's transition as a row of a slab: the stored one, or what a closed form gives."""
     if inputs.constant_log_decay is not None:
         constant = inputs.constant_log_decay.to(inputs.work_dtype)
         return (constant * item.num_tokens)[None], 0
     assert transitions is not None, "a transition that varies is stored"
+    row = item.transition_slot
+    if isinstance(transitions, Int8Pairs):
+        transitions, row = transitions.read_transition(row, inputs.work_dtype)[None], 0
     if inputs.rates is not None and transitions.ndim == 2:
-        steps = transitions[item.transition_slot].to(inputs.work_dtype)
+        steps = transitions[row].to(inputs.work_dtype)
         return (steps[:, None] * inputs.rates.to(inputs.work_dtype))[None], 0
-    return transitions, item.transition_slot
+    return transitions, row

@@ -12,6 +12,7 @@ import torch
 
 from hypic_sdk.kernels.sample.edits import LogitEdits, Penalties
 from hypic_sdk.kernels.sample.noise import uniform
+from hypic_sdk.kernels.upload import upload
 
 # best logits looked at first for top_p; most distributions reach their mass within these
 _CANDIDATES = 256
@@ -63,18 +64,18 @@ def sample(
     drawn = (temperature_R > 0.0).nonzero()[:, 0]
     if drawn.numel():
         device = logits_RV.device
-        rows = drawn.to(device)
+        rows = _there(drawn, device)
         ids_R = ids_R.index_copy(
             0,
             rows,
             _draw(
                 logits_RV[rows],
                 best_R[rows],
-                temperature_R[drawn].to(device),
+                _there(temperature_R[drawn], device),
                 min_p_R[drawn],
                 top_k_R[drawn],
                 top_p_R[drawn],
-                uniform(seeds_R[drawn], steps_R[drawn]).to(device),
+                _there(uniform(seeds_R[drawn], steps_R[drawn]), device),
             ),
         )
     return torch.where(ok_R, ids_R, 0), ok_R
@@ -122,17 +123,17 @@ def _draw(
     mass_RV = scaled_RV.softmax(-1).double()
     limited = (min_p_R > 0.0).nonzero()[:, 0]
     if limited.numel():
-        rows = limited.to(logits_RV.device)
-        likely = _likely(mass_RV[rows], min_p_R[limited].to(logits_RV.device))
+        rows = _there(limited, logits_RV.device)
+        likely = _likely(mass_RV[rows], _there(min_p_R[limited], logits_RV.device))
         mass_RV = mass_RV.index_copy(0, rows, mass_RV[rows] * likely)
     filtered = ((top_k_R > 0) | (top_p_R < 1.0)).nonzero()[:, 0]
     if filtered.numel():
-        rows = filtered.to(logits_RV.device)
+        rows = _there(filtered, logits_RV.device)
         kept = _kept(
             logits_RV[rows],
             mass_RV[rows],
-            top_k_R[filtered].to(logits_RV.device),
-            top_p_R[filtered].to(logits_RV.device),
+            _there(top_k_R[filtered], logits_RV.device),
+            _there(top_p_R[filtered], logits_RV.device),
         )
         mass_RV = mass_RV.index_copy(0, rows, mass_RV[rows] * kept)
     cumulative_RV = mass_RV.cumsum(-1)
@@ -140,6 +141,11 @@ def _draw(
     # the first id whose cumulative mass exceeds the target: never one of no mass
     ids_R = torch.searchsorted(cumulative_RV, target_R[:, None], right=True)[:, 0]
     return ids_R.clamp_max(logits_RV.shape[1] - 1)
+
+
+def _there(setting: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """On the device, from wherever it lies; the host does not wait."""
+    return setting if setting.device == device else upload(setting, device)
 
 
 def _likely(mass_RV: torch.Tensor, min_p_R: torch.Tensor) -> torch.Tensor:
@@ -167,7 +173,7 @@ def _kept(
         stays = within & (reached - ranked < limit_R[:, None])
         num_kept_R = stays.sum(1).clamp_min(1)
         decided = (top_k_R <= num_candidates) | (all_stay_R & (num_kept_R < num_candidates))
-        if decided.all():
+        if num_candidates == num_ids or decided.all():  # the first: no look at the device
             break
     return _down_to(best.gather(1, num_kept_R[:, None] - 1)[:, 0], num_kept_R, logits_RV)
 

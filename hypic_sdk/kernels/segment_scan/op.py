@@ -7,18 +7,21 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import NO_SLOT, ColdRun
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan import reference
+from hypic_sdk.kernels.segment_scan.into_pairs import scan_into_pairs
 
 
 def segment_scan(
     inputs: ScanInputs,
     cold_runs: Sequence[ColdRun],
     states_SHKV: torch.Tensor,
-    transitions: torch.Tensor | None,
+    transitions: torch.Tensor | Int8Pairs | None,
     work_states_XHKV: torch.Tensor | None = None,
     work_transitions: torch.Tensor | None = None,
+    work_heads_XHKV: torch.Tensor | None = None,
     *,
     out_LHV: torch.Tensor,
 ) -> torch.Tensor:
@@ -37,13 +40,15 @@ def segment_scan(
         states_SHKV: one layer's view of the state slab, in the work dtype (fp32, or fp64).
         transitions: one layer's view: [X, H, K, K] any float dtype with erase; [X, H, K] or [X, H]
             log-decay; for `rates` [X, H] (sum of the step sizes) or [X, H, K] (log-decay); none for
-            a constant decay.
+            a constant decay.  Or pairs in 8 bits: S and T go to row `transition_slot` of them, and
+            nothing is written to the state slab.
         work_states_XHKV, work_transitions: the same in the work dtype; may be none if every
             segment fits one forward.
+        work_heads_XHKV: where the state after the head seam lies meanwhile, with pairs in 8 bits.
         out_LHV: rows of the runs are written, all others are left as they are.
     Returns:
         [runs] bool on the device, which nobody has waited for: whether T and S are finite as stored
-        (fp16 overflow included); true where the interior does not end in this run.  The rows are
+        (overflow included); true where the interior does not end in this run.  The rows are
         written either way.
     Raises:
         ValueError: shapes, dtypes or slots do not fit.
@@ -59,23 +64,18 @@ def segment_scan(
         raise ValueError(
             f"out {tuple(out_LHV.shape)} does not fit value {tuple(inputs.value.shape)}"
         )
+    work = (work_states_XHKV, work_transitions, work_heads_XHKV)
     for run in cold_runs:
-        _check_run(run, inputs, transitions, work_states_XHKV, work_transitions)
+        _check_run(run, inputs, transitions, work)
     run_op = backend.select(
         "segment_scan",
         reference.segment_scan,
         _segment_scan_kernel,
         device=inputs.value.device,
     )
-    return run_op(
-        inputs,
-        cold_runs,
-        states_SHKV,
-        transitions,
-        work_states_XHKV,
-        work_transitions,
-        out_LHV,
-    )
+    if isinstance(transitions, Int8Pairs):
+        return scan_into_pairs(run_op, inputs, cold_runs, transitions, work, out_LHV)
+    return run_op(inputs, cold_runs, states_SHKV, transitions, *work[:2], out_LHV)
 
 
 def _segment_scan_kernel() -> Callable[..., torch.Tensor]:
@@ -87,9 +87,8 @@ def _segment_scan_kernel() -> Callable[..., torch.Tensor]:
 def _check_run(
     run: ColdRun,
     inputs: ScanInputs,
-    transitions: torch.Tensor | None,
-    work_states_XHKV: torch.Tensor | None,
-    work_transitions: torch.Tensor | None,
+    transitions: torch.Tensor | Int8Pairs | None,
+    work: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
 ) -> None:
     num_rows = run.row_stop - run.row_start
     if not 0 <= run.row_start < run.row_stop <= inputs.num_tokens:
@@ -105,6 +104,9 @@ def _check_run(
     if run.state_slot < 0 or (transitions is not None and run.transition_slot < 0):
         raise ValueError(f"slots {run.state_slot}, {run.transition_slot} of a cold segment")
     if num_rows < run.num_tokens:
-        missing = work_states_XHKV is None or (transitions is not None and work_transitions is None)
+        pairs = transitions if isinstance(transitions, Int8Pairs) else None
+        kept = transitions if pairs is None else pairs.transitions
+        wanted = (True, kept is not None, pairs is not None)
+        missing = any(slab is None for slab, is_used in zip(work, wanted, strict=True) if is_used)
         if missing or run.work_slot == NO_SLOT:
             raise ValueError(f"{num_rows} of {run.num_tokens} tokens, and no row of work slabs")

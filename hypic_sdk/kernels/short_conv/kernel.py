@@ -1,4 +1,6 @@
-"""Causal depthwise conv in Triton: one launch for all rows, one for all tails that are kept."""
+"""Causal depthwise conv in Triton: one launch that reads, all rows and what is kept of them, and
+one that writes the tails.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,14 @@ def _conv_kernel(
     tails_ptr,
     works_ptr,
     places_ptr,  # [L, W]
+    kept_places_ptr,  # [rows]
     out_ptr,  # [L, C]
+    kept_ptr,  # [rows, C]
     inputs_stride,
     tails_stride,
     works_stride,
     num_tail_rows,
+    L,
     C,
     W: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -67,14 +72,41 @@ def _conv_kernel(
 ):
     i_l = tl.program_id(0).to(tl.int64)
     o_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    own = tl.load(places_ptr + i_l * W + W - 1)
-    # a row of nobody has no channels
-    m_c = o_c < tl.where(own >= 0, C, 0)
-    # [BC]
-    b_out = tl.zeros([BLOCK_C], dtype=COMPUTE)
-    for i_w in tl.static_range(W - 1):
-        place = tl.load(places_ptr + i_l * W + i_w)
-        b_input = _input(
+    if i_l < L:
+        own = tl.load(places_ptr + i_l * W + W - 1)
+        # a row of nobody has no channels
+        m_c = o_c < tl.where(own >= 0, C, 0)
+        # [BC]
+        b_out = tl.zeros([BLOCK_C], dtype=COMPUTE)
+        for i_w in tl.static_range(W - 1):
+            place = tl.load(places_ptr + i_l * W + i_w)
+            b_input = _input(
+                place,
+                inputs_ptr,
+                tails_ptr,
+                works_ptr,
+                inputs_stride,
+                tails_stride,
+                works_stride,
+                num_tail_rows,
+                o_c,
+                C,
+                W,
+            )
+            b_tap = tl.load(weight_ptr + o_c * W + i_w, m_c, other=0.0).to(COMPUTE)
+            b_out += b_input.to(COMPUTE) * b_tap
+        b_own = tl.load(inputs_ptr + i_l * inputs_stride + o_c, m_c, other=0.0).to(COMPUTE)
+        b_out += b_own * tl.load(weight_ptr + o_c * W + W - 1, m_c, other=0.0).to(COMPUTE)
+        if HAS_BIAS:
+            b_out += tl.load(bias_ptr + o_c, m_c, other=0.0).to(COMPUTE)
+        if SILU:
+            b_out = b_out / (1.0 + tl.exp(-b_out))
+        # zeros to a row of nobody
+        tl.store(out_ptr + i_l * C + o_c, b_out.to(out_ptr.dtype.element_ty), o_c < C)
+    elif W > 1:  # else there is nothing to keep
+        i_row = i_l - L
+        place = tl.load(kept_places_ptr + i_row)
+        b_kept = _input(
             place,
             inputs_ptr,
             tails_ptr,
@@ -87,49 +119,7 @@ def _conv_kernel(
             C,
             W,
         )
-        b_tap = tl.load(weight_ptr + o_c * W + i_w, m_c, other=0.0).to(COMPUTE)
-        b_out += b_input.to(COMPUTE) * b_tap
-    b_own = tl.load(inputs_ptr + i_l * inputs_stride + o_c, m_c, other=0.0).to(COMPUTE)
-    b_out += b_own * tl.load(weight_ptr + o_c * W + W - 1, m_c, other=0.0).to(COMPUTE)
-    if HAS_BIAS:
-        b_out += tl.load(bias_ptr + o_c, m_c, other=0.0).to(COMPUTE)
-    if SILU:
-        b_out = b_out / (1.0 + tl.exp(-b_out))
-    tl.store(out_ptr + i_l * C + o_c, b_out.to(out_ptr.dtype.element_ty), m_c)
-
-
-@triton.jit
-def _gather_kernel(
-    inputs_ptr,
-    tails_ptr,
-    works_ptr,
-    places_ptr,  # [rows]
-    kept_ptr,  # [rows, C]
-    inputs_stride,
-    tails_stride,
-    works_stride,
-    num_tail_rows,
-    C,
-    W: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    i_row = tl.program_id(0).to(tl.int64)
-    o_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    place = tl.load(places_ptr + i_row)
-    b_input = _input(
-        place,
-        inputs_ptr,
-        tails_ptr,
-        works_ptr,
-        inputs_stride,
-        tails_stride,
-        works_stride,
-        num_tail_rows,
-        o_c,
-        C,
-        W,
-    )
-    tl.store(kept_ptr + i_row * C + o_c, b_input, o_c < C)
+        tl.store(kept_ptr + i_row * C + o_c, b_kept.to(kept_ptr.dtype.element_ty), o_c < C)
 
 
 @triton.jit
@@ -200,17 +190,21 @@ def short_conv(
     num_tail_rows = tails_SWC.shape[0] * (width - 1)
     block_c = min(_BLOCK_C, triton.next_power_of_2(C))
     blocks = triton.cdiv(C, block_c)
-    if num_rows:
-        _conv_kernel[(num_rows, blocks)](
+    kept = inputs_LC.new_empty((len(table.kept), C), dtype=tails_SWC.dtype)
+    if num_rows + len(kept):
+        _conv_kernel[(num_rows + len(kept), blocks)](
             inputs_LC,
             weight_CW.contiguous(),
             inputs_LC if bias_C is None else bias_C,
             tails_SWC,
             works_XWC,
             table.places,
+            table.kept,
             out_LC,
+            kept,
             *strides,
             num_tail_rows,
+            num_rows,
             C,
             W=width,
             HAS_BIAS=bias_C is not None,
@@ -218,21 +212,8 @@ def short_conv(
             BLOCK_C=block_c,
             COMPUTE=tl.float64 if inputs_LC.dtype == torch.float64 else tl.float32,
         )
-    if width == 1 or not len(table.kept):
+    if not len(kept):
         return
-    kept = inputs_LC.new_empty((len(table.kept), C), dtype=tails_SWC.dtype)
-    _gather_kernel[(len(table.kept), blocks)](
-        inputs_LC,
-        tails_SWC,
-        works_XWC,
-        table.kept,
-        kept,
-        *strides,
-        num_tail_rows,
-        C,
-        W=width,
-        BLOCK_C=block_c,
-    )
     num_tails = len(table.tail_slots) * (width - 1)
     _put(kept[:num_tails], table.tail_slots, tails_SWC, block_c)
     _put(kept[num_tails:], table.work_slots, works_XWC, block_c)

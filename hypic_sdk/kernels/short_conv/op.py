@@ -50,7 +50,7 @@ def short_conv(
     _check_shapes(inputs_LC, weight_CW, tails_SWC, work_tails_XWC)
     if not isinstance(items, ConvTable):
         _check_plan(items, cold_runs, has_work_tails=work_tails_XWC is not None)
-    out_LC = torch.zeros_like(inputs_LC, memory_format=torch.contiguous_format)
+    out_LC = torch.empty_like(inputs_LC, memory_format=torch.contiguous_format)
     definition: Callable[..., None] = reference.short_conv
     run_op = backend.select("short_conv", definition, _short_conv_kernel, device=inputs_LC.device)
     run_op(

@@ -50,7 +50,8 @@ def short_conv(
     work_tails_XWC: torch.Tensor | None,
     out_LC: torch.Tensor,
 ) -> None:
-    """As `op.short_conv`: cold runs first, then items in order."""
+    """As `op.short_conv`: cold runs first, then items in order.  Writes all of `out_LC`."""
+    out_LC.zero_()
     dtype = torch.promote_types(inputs_LC.dtype, torch.float32)
     taps_WC = weight_CW.t().to(dtype, memory_format=torch.contiguous_format)
     bias_C = None if bias_C is None else bias_C.to(dtype)

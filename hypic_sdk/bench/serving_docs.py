@@ -1,0 +1,112 @@
+"""Results of `bench serving`, `replay` and `experiments` as tables of the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypic_sdk.bench.experiments_docs import markdown
+from hypic_sdk.bench.serving_report import number
+
+# rows of README's table, where they were measured
+SUMMARY = (
+    "TTFT, 4 x 4k all hits",
+    "TTFT, 4 x 4k full recompute",
+    "TTFT, 4 x 4k, prefix_cache, documents in another order",
+    "each further 1k segment",
+    "eight requests assembled together, over one",
+    "decode step, batch 1, 4k of context",
+    "decode step, batch 32, 4k of context",
+    "cold prefill, 8 segments of 1.25k",
+    "cold prefill, one text of 10k",
+    "full recompute over transformers, prefill of 16384",
+    "full recompute over transformers, prefill of 8192",
+    "building (T, S), eight 1k segments",
+    "bytes of a 1k segment",
+)
+
+
+def where(body: Mapping[str, Any]) -> str:
+    """Machine, versions and commit of a report."""
+    one = body["circumstances"]
+    return (
+        f"{one['hardware']}, {one['num_threads']} threads, Python {one['python']}, torch "
+        f"{one['torch']}, transformers {one['transformers']}, hypic_sdk {one['hypic_sdk']}, "
+        f"commit {one['commit']}"
+    )
+
+
+def spread(found: Mapping[str, float]) -> str:
+    """`minimum / median / maximum`."""
+    return " / ".join(number(found[name]) for name in ("minimum", "median", "maximum"))
+
+
+def _row(row: Mapping[str, Any]) -> list[str]:
+    target = "-"
+    if row["target"] is not None:
+        sign = "<=" if row["is_upper"] else ">="
+        target = f"{sign} {row['target']:,g}{'' if row['is_met'] else ' (**missed**)'}"
+    floor = "-" if row["floor"] is None else number(row["floor"])
+    return [row["name"], row["unit"], spread(row["found"]), target, floor]
+
+
+def serving_table(body: Mapping[str, Any]) -> str:
+    """Every row of `serving.json`, and what it could not measure."""
+    rows = [_row(row) for row in body["rows"]]
+    text = (
+        f"`hypic bench serving`, {body['shape']}, minimum / median / maximum; {where(body)}.\n\n"
+        + markdown(("row", "unit", "found", "target", "floor"), rows)
+    )
+    for kind, word in (("failures", "Failed"), ("absent", "Not measured")):
+        found = [f"{one['name']} ({one['reason']})" for one in body.get(kind, ())]
+        if found:
+            text += f"\n{word}: {'; '.join(found)}.\n"
+    return text
+
+
+def serving_summary(body: Mapping[str, Any]) -> str:
+    """The rows that README tells, of those that there are."""
+    by_name = {row["name"]: row for row in body["rows"]}
+    rows = [_row(by_name[name])[:4] for name in SUMMARY if name in by_name]
+    return f"{body['shape']}, minimum / median / maximum; {where(body)}.\n\n" + markdown(
+        ("row", "unit", "found", "target"), rows
+    )
+
+
+def replay_table(body: Mapping[str, Any]) -> str:
+    """Of `replay.json`: the highest rate of each arm that held, and its saturated throughput."""
+    limit_s = body["plan"]["limit_s"]
+    rows = []
+    for arm in body["arms"]:
+        best = arm["best"]
+        cells = ["none held", "-", "-", "-"]
+        if best is not None:
+            cells = [
+                f"{best['rate']:.3g}", f"{best['p50_s']:.2f}", f"{best['p99_s']:.2f}",
+                f"{best['hit_share']:.0%}",
+            ]  # fmt: skip
+        rows.append([arm["mode"], *cells, f"{arm['saturated_per_s']:.3g}"])
+    head = ("arm", f"requests/s at p50 <= {limit_s:g} s", "p50, s", "p99, s", "cached",
+            "saturated, requests/s")  # fmt: skip
+    return f"`hypic bench replay`, {body['served']}; {where(body)}.\n\n{markdown(head, rows)}"
+
+
+def experiments_table(body: Mapping[str, Any]) -> str:
+    """Of `experiments.json`: verdicts first."""
+    says = "".join(f"- {one['says']}\n" for one in body["verdicts"])
+    rows = [
+        [
+            one["scene"],
+            one["arm"],
+            spread(one["us_a_layer"]),
+            f"{one['over_private']:.2f}",
+            f"{one['with_placing_ms']:.3f}",
+            f"{one['copies_mib']:.1f}",
+        ]
+        for one in body["timings"]
+    ]
+    head = ("scene", "arm", "us a layer", "over private copies", "all layers with placing, ms",
+            "copies, MiB")  # fmt: skip
+    return f"`hypic bench experiments`, {body['shape']}; {where(body)}.\n\n{says}\n" + markdown(
+        head, rows
+    )

@@ -1,0 +1,193 @@
+"""What `bench serving` measures of one engine: TTFT, decode steps, prefill, states, modes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypic_sdk.bench.report import Spread
+from hypic_sdk.bench.serving_floor import Floors
+from hypic_sdk.bench.serving_layer import state_errors
+from hypic_sdk.bench.serving_model import Bench, graph_notes
+from hypic_sdk.bench.serving_report import Place, Row
+from hypic_sdk.config import DEFAULT_MODE, MIB, MODES
+from hypic_sdk.errors import WorkerError
+from hypic_sdk.store.layout import StoreLayout
+from hypic_sdk.transport.messages import TokenEvent
+
+DECODE_TOKENS = 24
+MODES_BESIDE = ("addition", "transition", "transition_rope", "prefix_cache")
+
+
+def segment_bytes(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """What one entry of 1k tokens takes, as it is kept here and with its pair in 8 bits."""
+    del floors
+    described = bench.engine().describe()
+    settings, interior = described.settings, bench.sizes.tokens(1024) - 8
+    for pair, words, target in ((settings.pair, "", 112.0), ("int8", ", 8-bit pair", 52.0)):
+        layout = StoreLayout.of(
+            described.spec, dtype=settings.dtype, state_dtype=settings.state_dtype, pair=pair
+        )
+        found = Spread.of([layout.segment_bytes(interior) / MIB])
+        yield Row(f"bytes of a 1k segment{words}", "MiB", found, target=target)
+
+
+def hits_4x4k(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """The first token over four documents that are all there."""
+    yield _hits(bench, floors, "TTFT, 4 x 4k all hits", 4, 4096, target=25.0)
+
+
+def _hits(
+    bench: Bench, floors: Floors, name: str, how_many: int, length: int, target: float | None
+) -> Row:
+    engine, count = bench.engine(), bench.sizes.tokens(length)
+    segments = bench.segments(10, how_many, count)
+    bench.warm(engine, segments)
+    found, report = [], None
+    for i in range(bench.sizes.num_runs + bench.warm_ups):
+        order = segments[i % how_many :] + segments[: i % how_many]
+        ms, report = bench.first_token(engine, bench.prompt(order, 100 * how_many + i))
+        found.append(ms)
+    assert report is not None, "there was a run"
+    assert report.cold_tokens == 0, "all documents are in the pool"
+    return Row(
+        name,
+        "ms",
+        Spread.of(found[bench.warm_ups :]),
+        target=target,
+        floor=floors.forward_ms(report.live_tokens, entry_tokens=[count] * how_many),
+        notes={
+            "live_tokens": report.live_tokens,
+            "cached_tokens": report.cached_tokens,
+            **graph_notes(engine),
+        },
+        place=Place(DEFAULT_MODE, how_many, count),
+    )
+
+
+def further_1k(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """What one more document costs, from twelve up."""
+    first = _hits(bench, floors, "TTFT, 12 x 1k all hits", 12, 1024, None)
+    second = _hits(bench, floors, "TTFT, 20 x 1k all hits", 20, 1024, None)
+    yield first
+    yield second
+    pairs = (
+        (second.found.minimum, first.found.minimum),
+        (second.found.median, first.found.median),
+        (second.found.maximum, first.found.maximum),
+    )
+    each = [(more - less) / 8 for more, less in pairs]
+    floor = None
+    if first.floor is not None and second.floor is not None:
+        floor = (second.floor - first.floor) / 8
+    yield Row("each further 1k segment", "ms", Spread.of(each), target=0.3, floor=floor)
+
+
+def decode_steps(batch: int, target: float) -> Callable[[Bench, Floors], Iterator[Row]]:
+    """A step in which every one of `batch` requests gets a token, at 4k of context each."""
+
+    def measure(bench: Bench, floors: Floors) -> Iterator[Row]:
+        engine, count = bench.engine(), bench.sizes.tokens(4096)
+        documents = bench.segments(10, 1, count)
+        bench.warm(engine, documents)
+        for i in range(batch):
+            prompt = bench.prompt(documents, 5000 + 100 * batch + i)
+            engine.submit(bench.request(prompt, max_tokens=DECODE_TOKENS, reuse=True))
+        found = []
+        while engine.has_work:
+            bench.wait()
+            start_s = time.perf_counter()
+            events = engine.step()
+            ms = 1e3 * (time.perf_counter() - start_s)
+            _raise_errors(events)
+            if sum(len(e.token_ids) for e in events if isinstance(e, TokenEvent)) == batch:
+                found.append(ms)
+        yield Row(
+            f"decode step, batch {batch}, 4k of context",
+            "ms",
+            Spread.of(found[3:]),
+            target=target,
+            floor=floors.decode_ms(batch, count),
+            notes={
+                "tokens_per_s": round(1e3 * batch / Spread.of(found[3:]).median, 1),
+                **graph_notes(engine),
+            },
+        )
+
+    measure.__qualname__ = f"decode_{batch}"
+    return measure
+
+
+def _raise_errors(events: list[Any]) -> None:
+    for event in events:
+        if event.error is not None:
+            raise WorkerError(f"a request of the bench failed: {event.error}")
+
+
+def cold_segments(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """Eight documents of 1.25k tokens that nobody has seen, in one request."""
+    yield _cold(bench, floors, "cold prefill, 8 segments of 1.25k", 65_000.0, is_text=False)
+
+
+def cold_text(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """The same number of tokens as one text, all of it live: full recompute."""
+    yield _cold(bench, floors, "cold prefill, one text of 10k", 50_000.0, is_text=True)
+
+
+def _cold(bench: Bench, floors: Floors, name: str, target: float, *, is_text: bool) -> Row:
+    engine, count = bench.engine(), bench.sizes.tokens(1250)
+    speeds, times = [], []
+    for i in range(bench.sizes.num_runs + 1):
+        segments = bench.segments(1000 + 10 * i + 500 * is_text, 8, count)
+        prompt = bench.prompt(segments, 700 + i)
+        ms, _ = bench.first_token(engine, prompt, reuse=not is_text)
+        times.append(round(ms, 1))
+        speeds.append(1e3 * prompt.num_tokens / ms)
+    floor = floors.forward_ms(prompt.num_tokens)
+    return Row(
+        name,
+        "tokens/s",
+        Spread.of(speeds[1:]),
+        target=target,
+        is_upper=False,
+        floor=None if floor is None else 1e3 * prompt.num_tokens / floor,
+        notes={"first_token_ms": times},
+    )
+
+
+def full_recompute(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """The first row's prompt with nothing reused: what the arms are compared with."""
+    engine, found = bench.engine(), []
+    segments = bench.segments(10, 4, bench.sizes.tokens(4096))
+    for i in range(min(3, bench.sizes.num_runs) + 1):
+        prompt = bench.prompt(segments, 800 + i)
+        found.append(bench.first_token(engine, prompt, reuse=False)[0])
+    floor = floors.forward_ms(prompt.num_tokens)
+    place = Place("full_recompute", 4, bench.sizes.tokens(4096))
+    spread = Spread.of(found[1:])
+    yield Row("TTFT, 4 x 4k full recompute", "ms", spread, floor=floor, place=place)
+
+
+def layer_zero(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """How far a composed state at the first layer is from the sequential one in fp64."""
+    del floors
+    for name, error, target in state_errors(bench):
+        yield Row(f"layer-0 state error, {name}", "relative", Spread.of([error]), target=target)
+
+
+def other_modes(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """The first row under the other modes, each with an engine of its own."""
+    del floors
+    count = bench.sizes.tokens(4096)
+    segments = bench.segments(10, 4, count)
+    for mode in MODES_BESIDE:
+        engine, found = bench.engine(mode), []
+        if MODES[mode].segments:
+            bench.warm(engine, segments)
+        for i in range(min(3, bench.sizes.num_runs) + bench.warm_ups):
+            order = segments[i % 4 :] + segments[: i % 4]
+            found.append(bench.first_token(engine, bench.prompt(order, 900 + i))[0])
+        spread = Spread.of(found[bench.warm_ups :])
+        name, place = f"TTFT, 4 x 4k, {mode}, documents in another order", Place(mode, 4, count)
+        yield Row(name, "ms", spread, place=place)

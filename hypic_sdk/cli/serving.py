@@ -1,0 +1,94 @@
+"""`hypic bench kernels`, `serving`, `experiments` and `figures`: one device, and what docs show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hypic_sdk.cli.options import DeviceOption
+
+
+def bench_kernels(
+    device: DeviceOption = "auto",
+    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write kernels.json into this folder.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help="About what a case takes.")] = 2.0,
+) -> None:
+    """Every op against its definition, then its time against its floor."""
+    from hypic_sdk.bench.kernels import run_kernel_bench
+
+    passed = run_kernel_bench(Console(), device_name=device, tiny=tiny, folder=out, seconds=seconds)
+    raise typer.Exit(0 if passed else 1)
+
+
+def bench_serving(
+    shapes: Annotated[
+        str, typer.Option("--shapes", help="Of a model with random weights.")
+    ] = "qwen3.5-35b-a3b",
+    model: Annotated[
+        Path | None, typer.Option("--model", help="A checkpoint folder instead.")
+    ] = None,
+    device: DeviceOption = "auto",
+    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write serving.json into this folder.")
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="And two profiles, by kernel, beside it.")
+    ] = False,
+    transformers: Annotated[
+        bool, typer.Option("--transformers", help="The same model by transformers as well, last.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="No row begins later than this.")
+    ] = 240.0,
+) -> None:
+    """TTFT, decode and prefill of an engine alone, beside their targets and floors."""
+    from hypic_sdk.bench.serving import run_serving_bench
+
+    passed = run_serving_bench(
+        Console(),
+        shape=shapes,
+        model=model,
+        device_name=device,
+        tiny=tiny,
+        folder=out,
+        profile=profile,
+        transformers=transformers,
+        limit_s=seconds,
+    )
+    raise typer.Exit(0 if passed else 1)
+
+
+def bench_experiments(
+    shapes: Annotated[
+        str, typer.Option("--shapes", help="Of a model with random weights.")
+    ] = "qwen3.5-35b-a3b",
+    device: DeviceOption = "auto",
+    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write experiments.json into this folder.")
+    ] = None,
+) -> None:
+    """Shared keys, and eight requests assembled together: kept or given up, by a rule."""
+    from hypic_sdk.bench.experiments import run_experiments
+
+    sound = run_experiments(Console(), shape=shapes, device_name=device, tiny=tiny, folder=out)
+    raise typer.Exit(0 if sound else 1)
+
+
+def bench_figures(
+    folder: Annotated[
+        Path, typer.Argument(help="What benches wrote with --out: serving, replay, experiments.")
+    ] = Path("docs/bench"),
+    root: Annotated[Path, typer.Option("--root", help="Of a checkout.")] = Path(),
+) -> None:
+    """Draw TTFT by length, number and rate, and write the docs' tables from the results."""
+    from hypic_sdk.bench.figures import update
+
+    update(Console(), folder=folder, root=root)

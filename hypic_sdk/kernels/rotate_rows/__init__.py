@@ -1,0 +1,1 @@
+"""Rotation of rows by their positions."""

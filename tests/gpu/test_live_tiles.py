@@ -1,0 +1,70 @@
+"""Live sequences in tiles on a CUDA device, at the head sizes of a large model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hypic_sdk.kernels.int8_pairs import Int8Pairs
+from hypic_sdk.kernels.live_scan import kernel, reference, tiles
+from hypic_sdk.kernels.scan_inputs import ScanInputs
+from tests.closeness import assert_close
+from tests.kernels.test_live_scan_tiles import STATES, in_fp64, inputs_of, one_request
+from tests.strategies import Shape
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = Shape(32, 128, 128)
+NUM_ROWS = 2 * 41 + 3
+
+
+def on(device: torch.device, inputs: ScanInputs) -> ScanInputs:
+    names = ("query", "key", "value", "erase", "log_decay")
+    moved = {name: getattr(inputs, name) for name in names}
+    return replace(inputs, **{n: None if x is None else x.to(device) for n, x in moved.items()})
+
+
+def transitions_of(
+    kind: str, states: torch.Tensor, rng: torch.Generator
+) -> torch.Tensor | Int8Pairs:
+    H, K, V = states.shape[1:]
+    drawn = torch.randn(4, H, K, K, generator=rng).to(states.device) / (2 * K**0.5)
+    if kind != "int8":
+        return drawn if kind == "fp32" else drawn.half()
+    pairs = Int8Pairs.allocate((4,), (H, K, V), (H, K, K), torch.float32, states.device)
+    pairs.write(torch.arange(4, device=states.device), drawn, states[:4])
+    return pairs
+
+
+@pytest.mark.parametrize("kind", ["fp16", "fp32", "int8"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [SHAPE, Shape(2, 70, 130), Shape(4, 17, 6)], ids=str)
+def test_tiles_agree_with_fp64(device, kind, dtype, shape):
+    """Two requests beside each other; poisoned outputs, and bits that are their own."""
+    rng = torch.Generator().manual_seed(3)
+    inputs = on(device, inputs_of(shape, NUM_ROWS, 7, dtype))
+    assert tiles.suits(inputs)
+    start = torch.randn(14, shape.H, shape.K, shape.V, generator=rng).to(device)
+    transitions = transitions_of(kind, start, rng)
+    wide = transitions if isinstance(transitions, Int8Pairs) else transitions.double()
+    options = {"gap_rotation": None, "use_transition": True}
+
+    def walk(items: list) -> tuple[torch.Tensor, torch.Tensor]:
+        states, out = start.clone(), torch.full_like(inputs.value, torch.nan)
+        kernel.live_scan(inputs, items, states, transitions, out, **options)
+        return states, out
+
+    items = [*one_request(1, 8), *one_request(43, 10)]
+    states, out = walk(items)
+    want, want_states = torch.full(out.shape, torch.nan, device=device).double(), start.double()
+    reference.live_scan(in_fp64(inputs), items, want_states, wide, want, **options)
+    assert torch.equal(out.isnan(), want.isnan()), "other rows were written"
+    # outputs are rounded once more, to the dtype
+    bound = STATES if dtype == torch.float16 else 2**-8
+    assert_close("outputs", out.nan_to_num(0.0), want.nan_to_num(0.0), rel_rms=bound)
+    assert_close("states", states, want_states, rel_rms=STATES)
+    alone, alone_out = walk(one_request(43, 10))
+    assert torch.equal(alone[10:12], states[10:12])
+    assert torch.equal(alone_out[43:84], out[43:84])
