@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import final
 
+import numpy as np
 import torch
 
 from hypic_sdk.store.entries import ByteStates
@@ -34,8 +35,9 @@ class SlotPool:
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
         self.free = FreeRanges(num_slots)
-        self.holders = torch.zeros(num_slots, dtype=torch.int32)
-        self.pins = torch.zeros(num_slots, dtype=torch.int32)
+        # arrays: most spans are a slot or two, and there the calls are what costs
+        self.holders = np.zeros(num_slots, dtype=np.int32)
+        self.pins = np.zeros(num_slots, dtype=np.int32)
         self._num_claimed = {Claim.RESERVED: 0, Claim.FILLING: 0}
         self._num_idle = 0
         self._num_pinned = 0
@@ -89,12 +91,12 @@ class SlotPool:
         for span in slots:
             holders = self.holders[span.start : span.stop]
             holders -= 1
-            num_held = int(holders.count_nonzero())
+            num_held = int(np.count_nonzero(holders))
             orphans: SlotRanges = ()
             if num_held == 0:
                 orphans = (span,)
             elif num_held < len(span):
-                orphans = ranges_of((holders == 0).nonzero().flatten() + span.start)
+                orphans = ranges_of(torch.from_numpy(np.flatnonzero(holders == 0) + span.start))
             self._num_idle -= len(span) - num_held
             self.free.give(orphans)
 
@@ -117,7 +119,7 @@ class SlotPool:
     def num_unpinned(self, slots: SlotRanges) -> int:
         """How many of these slots no holder pins."""
         return sum(
-            len(span) - int(self.pins[span.start : span.stop].count_nonzero()) for span in slots
+            len(span) - int(np.count_nonzero(self.pins[span.start : span.stop])) for span in slots
         )
 
     def needed_and_idle(self, groups: Iterable[SlotRanges]) -> tuple[int, int]:
