@@ -23,7 +23,7 @@ from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of
 from hypic_sdk.bench.serving_pairs import pair_by_fla, pair_by_torch, pair_cost
 from hypic_sdk.bench.serving_peer import over_peer, own_prefill
-from hypic_sdk.bench.serving_profile import write_profile
+from hypic_sdk.bench.serving_profile import PROFILED, write_profile
 from hypic_sdk.bench.serving_report import Absent, Failure, Report, Row, line_of
 from hypic_sdk.bench.serving_rows import (
     cold_segments,
@@ -43,11 +43,10 @@ if TYPE_CHECKING:
 
 Measure = Callable[[Bench, Floors], Iterator[Row | Absent]]
 
-decode_1 = decode_steps(1, 4.0)
 ROWS: tuple[Measure, ...] = (
     segment_bytes,
     hits_4x4k,
-    decode_1,
+    decode_steps(1, 4.0),
     cold_segments,
     decode_steps(32, 18.0),
     cold_text,
@@ -61,7 +60,6 @@ ROWS: tuple[Measure, ...] = (
     other_modes,
     ttft_curves,
 )
-PROFILED: tuple[Measure, ...] = (hits_4x4k, decode_1, cold_segments)
 
 
 def run_serving_bench(
@@ -97,7 +95,7 @@ def run_serving_bench(
     console.print(f"{circumstances()}, {report.shape}", highlight=False)
     for measure in ROWS:
         meter.take(name_of(measure), partial(measure, bench, floors), limit_s)
-        if profile and measure in PROFILED and folder is not None:
+        if profile and name_of(measure) in PROFILED and folder is not None:
             _profile(console, report, name_of(measure), bench)
     if transformers:
         meter.take("own_prefill", partial(own_prefill, bench), math.inf)

@@ -28,16 +28,33 @@ def _cold(bench: Bench) -> Callable[[], object]:
     return lambda: bench.first_token(engine, bench.prompt(segments, 9002))
 
 
-def _decode(bench: Bench) -> Callable[[], object]:
-    """One step of one request that decodes, at 4k of context."""
-    engine, documents = bench.engine(), bench.segments(10, 1, bench.sizes.tokens(4096))
-    engine.submit(bench.request(bench.prompt(documents, 9003), max_tokens=64, reuse=True))
-    for _ in range(6):
-        engine.step()
-    return engine.step
+def _text(bench: Bench) -> Callable[[], object]:
+    """As many tokens as one text, all of it live."""
+    engine, segments = bench.engine(), bench.segments(9200, 8, bench.sizes.tokens(1250))
+    return lambda: bench.first_token(engine, bench.prompt(segments, 9004), reuse=False)
 
 
-_PROFILED = {"hits_4x4k": _hits, "cold_segments": _cold, "decode_1": _decode}
+def _decode(batch: int) -> Callable[[Bench], Callable[[], object]]:
+    def prepare(bench: Bench) -> Callable[[], object]:
+        """One step of requests that decode, at 4k of context."""
+        engine, documents = bench.engine(), bench.segments(10, 1, bench.sizes.tokens(4096))
+        for i in range(batch):
+            prompt = bench.prompt(documents, 9300 + 100 * batch + i)
+            engine.submit(bench.request(prompt, max_tokens=64 + batch, reuse=True))
+        for _ in range(batch + 6):
+            engine.step()
+        return engine.step
+
+    return prepare
+
+
+PROFILED = {
+    "hits_4x4k": _hits,
+    "decode_1": _decode(1),
+    "cold_segments": _cold,
+    "decode_32": _decode(32),
+    "cold_text": _text,
+}
 
 
 def write_profile(name: str, bench: Bench, folder: Path) -> Iterator[str]:
@@ -46,7 +63,7 @@ def write_profile(name: str, bench: Bench, folder: Path) -> Iterator[str]:
     Args:
         name: of a row with a request of its own.
     """
-    call = _PROFILED[name](bench)
+    call = PROFILED[name](bench)
     activities = [ProfilerActivity.CPU]
     if bench.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)

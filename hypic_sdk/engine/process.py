@@ -140,6 +140,8 @@ def say_ready(channel: MessageEnd, engine: Engine, started_s: float) -> None:
             eos_token_ids=described.spec.eos_token_ids,
             conv_width=described.settings.conv_width,
             load_s=time.monotonic() - started_s,
+            compute_fingerprint=described.settings.compute_fingerprint,
+            dtype=str(described.settings.dtype).removeprefix("torch."),
         )
     )
 

@@ -37,6 +37,7 @@ from hypic_sdk.version import __version__
 logger = logging.getLogger(__name__)
 
 JOIN_EVERY_S = 1.0
+FIRST_WARNING_S, WARN_EVERY_S = 10.0, 60.0  # of a router that does not answer
 ROUTER_SILENT_S = 15.0  # signs of life come about once a second
 LAST_WORD_S = 0.2  # what is queued is dropped by closing; let it go out
 
@@ -69,7 +70,7 @@ def serve_router(
     Raises:
         HypicError: the router refuses this worker, or does so later.
     """
-    welcome = join(channel, settings.place, is_wanted)
+    welcome = join(channel, settings, is_wanted)
     if welcome is None:
         return 0
     is_well = run(
@@ -83,20 +84,44 @@ def serve_router(
     return 0 if is_well else HOPELESS
 
 
-def join(channel: WorkerEnd, place: str, is_wanted: Callable[[], bool]) -> Welcome | None:
+def join(
+    channel: WorkerEnd, settings: RemoteSettings, is_wanted: Callable[[], bool]
+) -> Welcome | None:
     """Ask to be let in until there is an answer; none if this worker is not wanted any more.
+
+    Who has another key is not answered, so that silence is all there is to tell of.
 
     Raises:
         HypicError: it is refused.
     """
+    started_s = time.monotonic()
+    warn_after_s = FIRST_WARNING_S
     while is_wanted():
-        channel.send(Join(place, __version__))
+        silent_s = time.monotonic() - started_s
+        if silent_s >= warn_after_s:
+            warn_after_s = silent_s + WARN_EVERY_S
+            warn_of_silence(settings, silent_s)
+        channel.send(Join(settings.place, __version__))
         answer = channel.receive(JOIN_EVERY_S)
         if isinstance(answer, Welcome):
             return answer
         if isinstance(answer, Refused):
             raise from_payload(answer.error)
     return None
+
+
+def warn_of_silence(settings: RemoteSettings, silent_s: float) -> None:
+    """Name the address, and what most often is the reason."""
+    logger.warning(
+        "worker %s: no answer from the router at %s for %.0f s; it is asked on. Either nobody can "
+        "be reached there (is that its --gate, does it run, does a firewall let this host in?), or "
+        "its own workers still load their model, or its key is another: %s must be the same file "
+        "as its --worker-key, who has another is not answered",
+        settings.place,
+        settings.router,
+        silent_s,
+        settings.key_file,
+    )
 
 
 def process_settings(settings: RemoteSettings, welcome: Welcome) -> ProcessSettings:

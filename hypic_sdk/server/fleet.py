@@ -20,6 +20,7 @@ from hypic_sdk.router.costs import CostModel
 from hypic_sdk.router.membership import WorkerState
 from hypic_sdk.router.router import Router
 from hypic_sdk.server.engine_link import EngineLink
+from hypic_sdk.server.likeness import Likeness
 from hypic_sdk.server.supervisor import (
     HUNG_AFTER_S,
     EngineHealth,
@@ -82,7 +83,8 @@ class Fleet:
         for host in hosts or ():
             check_private(host)
         suspects = Suspects()
-        self._reference: EngineReady | None = None  # what all workers are held to
+        self._reference: EngineReady | None = None  # what the first worker said of its model
+        self._likeness = Likeness(guests_may_set=num_workers == 0)
         self.endpoints: dict[WorkerId, str] = {}
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -179,25 +181,22 @@ class Fleet:
             supervisor.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def check(self, ready: EngineReady) -> None:
-        """Hold a worker to the first that was ready.
+    def check(self, worker: WorkerId, ready: EngineReady, *, is_guest: bool = True) -> None:
+        """Hold a worker to those that are here.
 
+        Args:
+            is_guest: whether it is of another host.
         Raises:
-            ConfigError: another model, or other limits.
+            ConfigError: another model, other limits, or other arithmetic.
         """
+        self._likeness.admit(worker, ready, is_guest=is_guest)
         with self._changed:
-            first = self._reference
-            if first is None:
+            is_first = self._reference is None
+            if is_first:
                 self._reference = ready
                 self._changed.notify_all()
-        if first is None:
-            if self._gate is not None and self._supervisors:
-                self._gate.start()  # others are held to what is here
-            return
-        same = ("model_fingerprint", "vocab_size", "max_context_tokens", "conv_width")
-        wrong = [name for name in same if getattr(first, name) != getattr(ready, name)]
-        if wrong:
-            raise ConfigError(f"this worker differs from the others in {', '.join(wrong)}")
+        if is_first and self._gate is not None and self._supervisors:
+            self._gate.start()  # others are held to what is here
 
     def joined(self, worker: WorkerId, link: EngineLink) -> None:
         """A worker is ready."""
@@ -216,6 +215,7 @@ class Fleet:
 
     def left(self, worker: WorkerId) -> None:
         """A worker is gone: the others need not wait for it."""
+        self._likeness.leave(worker)
         self.link.router.leave(worker)
         self.endpoints.pop(worker, None)
         self._tell_all(PeerLost(worker))
@@ -259,9 +259,18 @@ class _Place:
         return replace(base, peers=replace(self._peers, worker=self._name(num_restarts)))
 
     def ready(self, supervisor: EngineSupervisor, num_restarts: int, said: EngineReady) -> None:
-        """The process takes requests."""
-        self._fleet.check(said)
-        self._fleet.joined(WorkerId(self._name(num_restarts)), supervisor.link)
+        """The process takes requests.
+
+        Raises:
+            ConfigError: it is not like the others, and the next would not be either.
+        """
+        worker = WorkerId(self._name(num_restarts))
+        try:
+            self._fleet.check(worker, said, is_guest=False)
+        except ConfigError as error:
+            logger.error("worker %s is refused: %s", worker, error)
+            raise
+        self._fleet.joined(worker, supervisor.link)
 
     def heard(self, num_restarts: int, message: Message) -> None:
         """The process said something."""

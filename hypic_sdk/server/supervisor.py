@@ -17,7 +17,7 @@ from typing import Protocol, Self, final
 
 import msgspec
 
-from hypic_sdk.errors import HypicError, WorkerError, WorkerLost, from_payload
+from hypic_sdk.errors import ConfigError, HypicError, WorkerError, WorkerLost, from_payload
 from hypic_sdk.server.engine_link import RETRY_S, EngineLink
 from hypic_sdk.server.suspects import Suspects
 from hypic_sdk.transport.channel import Channel
@@ -61,7 +61,7 @@ class Place(Protocol):
         ...
 
     def ready(self, supervisor: EngineSupervisor, num_restarts: int, said: EngineReady) -> None:
-        """The process takes requests."""
+        """The process takes requests.  Raises ConfigError: it has no place here, nor a next one."""
         ...
 
     def heard(self, num_restarts: int, message: Message) -> None:
@@ -244,7 +244,10 @@ class EngineSupervisor:
                 channel.wait_for_peer(CONNECT_TIMEOUT_S)
                 self.link.attach(channel)
                 if self._place is not None:
-                    self._place.ready(self, num_restarts, message)
+                    try:
+                        self._place.ready(self, num_restarts, message)
+                    except ConfigError as error:
+                        return error
                     heard_s = time.monotonic()
                 self._set(EngineHealth(EngineState.READY, num_restarts, ready=message))
                 logger.info("engine ready pid=%d load_s=%.1f", process.pid, message.load_s)

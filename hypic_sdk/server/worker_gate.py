@@ -53,7 +53,7 @@ class GateSettings:
 class GateListener(Protocol):
     """Who hears of workers that come and go; called on the gate's thread."""
 
-    def check(self, ready: EngineReady) -> None:
+    def check(self, worker: WorkerId, ready: EngineReady) -> None:
         """Raises ConfigError: a worker that is not like the others."""
         ...
 
@@ -216,7 +216,7 @@ class WorkerGate:
 
     def _ready(self, connection: bytes, remote: _Remote, message: EngineReady) -> None:
         try:
-            self._listener.check(message)
+            self._listener.check(remote.worker, message)
         except HypicError as error:
             self._refuse(connection, error)
             self._lose(connection, str(error))

@@ -178,6 +178,9 @@ class EngineReady:
     eos_token_ids: tuple[int, ...]
     conv_width: int  # of the short convs: what a seam must cover
     load_s: float
+    # what bits depend on besides model, tokens and settings; empty: nothing is computed
+    compute_fingerprint: str = ""
+    dtype: str = ""  # of the model
 
 
 @dataclass(frozen=True, slots=True)

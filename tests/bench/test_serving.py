@@ -21,6 +21,7 @@ from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_layer import cold_runs, first_recurrence, state_errors
 from hypic_sdk.bench.serving_model import TINY_SIZES, Bench, random_model
 from hypic_sdk.bench.serving_peer import LENGTHS, over_peer, own_prefill, peer_prefill
+from hypic_sdk.bench.serving_profile import PROFILED
 from hypic_sdk.bench.serving_report import Absent, Row, line_of
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.cli.app import app
@@ -83,7 +84,7 @@ def test_every_row_gives_a_number_and_is_written(tmp_path):
     assert all(row["is_met"] for row in errors if row["target"])
     (int8,) = (row for row in errors if not row["target"])
     assert 1e-4 < int8["found"]["median"] < 2e-2, "an 8-bit pair: docs/experiments.md"
-    for name in ("hits_4x4k", "cold_segments"):
+    for name in PROFILED:
         profile = json.loads((tmp_path / f"profile-{name}.json").read_text())
         assert profile["kernels"][0]["ms"] >= profile["kernels"][-1]["ms"] > 0
         assert (tmp_path / f"profile-{name}-host.txt").stat().st_size > 0

@@ -19,6 +19,7 @@ from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_
 from hypic_sdk.router.costs import CostModel
 from hypic_sdk.server.app import create_app
 from hypic_sdk.server.fleet import Fleet
+from hypic_sdk.server.supervisor import EngineState
 from hypic_sdk.transport.messages import (
     EngineRequest,
     FinishReason,
@@ -176,6 +177,32 @@ def test_health_and_metrics_tell_of_every_worker(fleet: Fleet) -> None:
     fetched = sum(one.num_fetched for one in facts.values())
     told = re.findall(r"hypic_worker_fetched_entries\{.*\} ([0-9.]+)", text)
     assert sum(map(float, told)) >= fetched > 0
+
+
+def hand_fleet(kind: str) -> Fleet:
+    """Two processes that only say that they are ready."""
+    return Fleet(ProcessSettings(kind), 2, module="tests.server.hand_engine")
+
+
+def test_a_worker_of_this_host_that_computes_otherwise_is_told_of_at_start() -> None:
+    with hand_fleet("odd") as fleet:
+        with pytest.raises(ConfigError, match="2 threads here, 1 threads there"):
+            fleet.wait_ready(START_TIMEOUT_S)
+        until(lambda: fleet.process_ids[1] is None)
+        time.sleep(1.5)  # longer than the pause before another start
+        assert fleet.process_ids[1] is None
+        assert list(fleet.link.workers()) == ["w0-0"]
+        assert fleet.link.generation() <= 2
+
+
+def test_workers_of_this_host_that_compute_alike_come_back_as_such() -> None:
+    with hand_fleet("same") as fleet:
+        assert fleet.wait_ready(START_TIMEOUT_S).compute_fingerprint.startswith("a CPU, 1 threads")
+        for process_id in fleet.process_ids:
+            assert process_id is not None
+            os.kill(process_id, signal.SIGKILL)
+        until(lambda: list(fleet.link.workers()) in (["w0-1", "w1-1"], ["w1-1", "w0-1"]))
+        assert fleet.health.state is EngineState.READY
 
 
 def test_links_at_a_public_address_are_refused_before_anything_starts() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hypic_sdk.transport import codec
-from hypic_sdk.transport.control import EngineReady, Join, Refused, Welcome
+from hypic_sdk.transport.control import EngineReady, Join, Leave, Refused, Welcome
 from hypic_sdk.transport.fleet_channel import WorkerEnd
 from hypic_sdk.transport.peer_key import PeerKey
 from hypic_sdk.version import __version__
@@ -90,6 +90,62 @@ def test_a_worker_of_another_model_is_refused(town: Town) -> None:
         assert isinstance(said[1], Refused)
         assert "model_fingerprint" in said[1].error["message"]
         assert list(town.fleet.link.workers()) == ["x-0"]
+
+
+def joined_as(end: WorkerEnd, place: str, compute: str) -> codec.Message | None:
+    """Join, and say ready; what came of it: the last that was heard but for signs of life."""
+    end.send(Join(place, __version__))
+    said = end.receive(3)
+    assert isinstance(said, Welcome)
+    end.send(EngineReady("f", 500, 4096, (2,), 4, 0.1, compute, "float32"))
+    for _ in range(10):
+        said = end.receive(0.1)
+        if isinstance(said, Refused):
+            return said
+    return None
+
+
+def leave(end: WorkerEnd, worker: str) -> None:
+    end.send(Leave(worker))
+    for _ in range(3):
+        end.receive(0.1)  # what is queued goes out meanwhile
+
+
+def test_a_worker_that_computes_otherwise_is_refused_until_the_others_are_gone(town: Town) -> None:
+    key = PeerKey.from_file(town.key_file)
+    one, two = "a CPU, 1 threads; pair=float32", "a CPU, 2 threads; pair=float32"
+    with WorkerEnd(town.address, key) as first:
+        assert joined_as(first, "x", one) is None
+        with WorkerEnd(town.address, key) as other:
+            said = joined_as(other, "y", two)
+        assert isinstance(said, Refused)
+        assert said.error["code"] == "config_error"
+        assert said.error["details"] == {"here": ["2 threads"], "others": ["1 threads"]}
+        assert "2 threads here, 1 threads there" in said.error["message"]
+        with WorkerEnd(town.address, key) as like:
+            assert joined_as(like, "z", one) is None
+            assert list(town.fleet.link.workers()) == ["x-0", "z-2"]
+            leave(like, "z-2")
+            until(lambda: list(town.fleet.link.workers()) == ["x-0"])
+        leave(first, "x-0")
+        until(lambda: town.fleet.link.workers() == {})
+    with WorkerEnd(town.address, key) as next_one, WorkerEnd(town.address, key) as late:
+        assert joined_as(next_one, "y", two) is None
+        assert list(town.fleet.link.workers()) == ["y-3"]
+        assert isinstance(joined_as(late, "x", one), Refused)
+
+
+def test_a_worker_that_computes_otherwise_may_not_follow_itself_at_a_place_of_others(
+    town: Town,
+) -> None:
+    """It takes a place while it loads; the arithmetic of the rest still holds."""
+    key = PeerKey.from_file(town.key_file)
+    with ExitStack() as stack:
+        ends = [stack.enter_context(WorkerEnd(town.address, key)) for _ in range(3)]
+        assert joined_as(ends[0], "x", "one; a") is None
+        assert joined_as(ends[1], "y", "one; a") is None
+        assert isinstance(joined_as(ends[2], "x", "other; a"), Refused)
+        assert list(town.fleet.link.workers()) == ["y-1"]
 
 
 def test_a_worker_that_comes_to_a_place_takes_it(town: Town) -> None:

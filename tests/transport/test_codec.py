@@ -98,6 +98,7 @@ MESSAGES: tuple[codec.Message, ...] = (
     WarmEvent("w", segment_id("x"), SegmentStatus.HIT, 3, 0.0),
     Answer(7, [True, False]),
     EngineReady("f", 10, 100, (7,), 4, 1.5),
+    EngineReady("f", 10, 100, (7,), 4, 1.5, "a CPU, 2 threads; pair=int8", "float32"),
     EngineFailed({"code": "model_file_error", "message": "torn"}),
     FetchEntry(7, "w1", PART, "t", b"k" * 32, "f", "127.0.0.1", 4000, 3, 1.5),
     FetchEntry(
