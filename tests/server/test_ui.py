@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from hypic_sdk.server.routes.ui import FOLDER
+from hypic_sdk.server.settings import ServerSettings
 from hypic_sdk.server.tenants import Tenants
 from tests.cli.test_serve import server
 from tests.prompt import tiny
@@ -283,7 +284,9 @@ class TestFakeWorker:
 
     def test_each_tenant_with_its_key(self, browser):
         worker = PushingWorker(tiny.tokenizer().encode_text("a town"))
-        with serve_fake(worker, tenants=Tenants(KEYS)) as url:
+        # a tenant has samples from its first request on: soon, lest the page's next look come first
+        settings = ServerSettings(sample_s=0.1)
+        with serve_fake(worker, tenants=Tenants(KEYS), settings=settings) as url:
             body = {"messages": [{"role": "user", "content": "x"}]}
             headers = {"Authorization": f"Bearer {RED}"}
             mine = call(url, "POST", "/v1/chat/completions", body, headers=headers).json["id"]
