@@ -98,57 +98,58 @@ class _Followed:
 
 
 @final
-class _GraphCounters:
-    """Forwards on CUDA graphs and without them; zeros where nothing is captured."""
+class _Sums:
+    """Sums that an engine keeps, some of them by reason; zeros until there are any."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"hypic_{name}", text, labels, registry=registry)
-
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        texts: Mapping[str, tuple[str, str]],
+        by_reason: tuple[str, str, str],
+        reasons: tuple[str, ...],
+    ) -> None:
+        """
+        Args:
+            texts: name and text of a counter, by the field that it follows.
+            by_reason: the field of the sums by reason; name and text of their counter.
+        """
         self._by_field = {
-            "num_replayed": _Followed(counter("graph_replays", "Forwards that a graph ran.")),
-            "num_captured": _Followed(counter("graph_captures", "Forwards that were captured.")),
-            "num_failed": _Followed(counter("graph_failed_captures", "Captures that failed.")),
-            "capture_s": _Followed(counter("graph_capture_seconds", "Time that captures took.")),
+            field: _Followed(Counter(f"hypic_{name}", text, registry=registry))
+            for field, (name, text) in texts.items()
         }
-        eager = counter("eager_forwards", "Forwards that no graph ran, though graphs are on.",
-                        "reason")  # fmt: skip
-        self._eager = {name: _Followed(eager.labels(name)) for name in _EAGER_REASONS}
+        self._field, name, text = by_reason
+        counter = Counter(f"hypic_{name}", text, ("reason",), registry=registry)
+        self._by_reason = {reason: _Followed(counter.labels(reason)) for reason in reasons}
         self._lock = threading.Lock()  # two may ask for the metrics at once
 
     def note(self, facts: Mapping[str, Any]) -> None:
         with self._lock:
-            for name, counter in self._by_field.items():
-                counter.note(facts[name])
-            for reason, counter in self._eager.items():
-                counter.note(facts["eager"][reason])
+            for field, counter in self._by_field.items():
+                counter.note(facts[field])
+            for reason, counter in self._by_reason.items():
+                counter.note(facts[self._field][reason])
 
 
-@final
-class _StepCounters:
+def _graph_sums(registry: CollectorRegistry) -> _Sums:
+    """Forwards on CUDA graphs and without them."""
+    texts = {
+        "num_replayed": ("graph_replays", "Forwards that a graph ran."),
+        "num_captured": ("graph_captures", "Forwards that were captured."),
+        "num_failed": ("graph_failed_captures", "Captures that failed."),
+        "capture_s": ("graph_capture_seconds", "Time that captures took."),
+    }
+    eager = ("eager", "eager_forwards", "Forwards that no graph ran, though graphs are on.")
+    return _Sums(registry, texts, eager, _EAGER_REASONS)
+
+
+def _step_sums(registry: CollectorRegistry) -> _Sums:
     """Steps that were launched ahead of the tokens of the one before, and the others."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"hypic_{name}", text, labels, registry=registry)
-
-        self._by_field = {
-            "num_overlapped": _Followed(counter("overlapped_steps", "Steps launched ahead.")),
-            "num_dropped": _Followed(counter("dropped_tokens", "Tokens drawn behind an end.")),
-        }
-        synchronous = counter("synchronous_steps", "Steps read before the next, though steps may "
-                              "overlap.", "reason")  # fmt: skip
-        self._synchronous = {
-            name: _Followed(synchronous.labels(name)) for name in _SYNCHRONOUS_REASONS
-        }
-        self._lock = threading.Lock()
-
-    def note(self, facts: Mapping[str, Any]) -> None:
-        with self._lock:
-            for name, counter in self._by_field.items():
-                counter.note(facts[name])
-            for reason, counter in self._synchronous.items():
-                counter.note(facts["synchronous"][reason])
+    texts = {
+        "num_overlapped": ("overlapped_steps", "Steps launched ahead."),
+        "num_dropped": ("dropped_tokens", "Tokens drawn behind an end."),
+    }
+    text = "Steps read before the next, though steps may overlap."
+    return _Sums(registry, texts, ("synchronous", "synchronous_steps", text), _SYNCHRONOUS_REASONS)
 
 
 @final
@@ -212,8 +213,8 @@ class Telemetry:
         )
         self._store = _StoreGauges(registry)
         self._shadow = _ShadowGauges(registry)
-        self._graphs = _GraphCounters(registry)
-        self._steps = _StepCounters(registry)
+        self._graphs = _graph_sums(registry)
+        self._steps = _step_sums(registry)
         self._workers = _WorkerGauges(registry)
 
     def note_reply(self, prompt: PromptTokens | None, generated_tokens: int) -> None:

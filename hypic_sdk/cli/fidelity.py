@@ -17,6 +17,9 @@ SecondsOption = Annotated[
     ),
 ]
 QuickOption = Annotated[bool, typer.Option("--quick", help="A few minutes on two cores.")]
+WorldsOption = Annotated[
+    int | None, typer.Option("--per-count", min=1, help="Worlds of each kind.")
+]
 DIRECTORY_HELP = "Write into this folder, as results come; the same again goes on where it stopped."
 OutOption = Annotated[Path | None, typer.Option("--out", help=DIRECTORY_HELP)]
 
@@ -87,9 +90,7 @@ def bench_divergence(
 def bench_sweep(
     model: ModelOption = None,
     quick: QuickOption = False,
-    per_count: Annotated[
-        int | None, typer.Option("--per-count", min=1, help="Worlds of each kind.")
-    ] = None,
+    per_count: WorldsOption = None,
     out: OutOption = None,
     seconds: SecondsOption = None,
     device: DeviceOption = "auto",
@@ -106,9 +107,7 @@ def bench_sweep(
 def bench_choices(
     model: ModelOption = None,
     quick: QuickOption = False,
-    per_count: Annotated[
-        int | None, typer.Option("--per-count", min=1, help="Worlds of each kind.")
-    ] = None,
+    per_count: WorldsOption = None,
     out: OutOption = None,
     seconds: SecondsOption = None,
     device: DeviceOption = "auto",

@@ -10,10 +10,13 @@ from rich.console import Console
 
 from hypic_sdk.cli.options import DeviceOption
 
+ShapesOption = Annotated[str, typer.Option("--shapes", help="Of a model with random weights.")]
+TinyOption = Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")]
+
 
 def bench_kernels(
     device: DeviceOption = "auto",
-    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
+    tiny: TinyOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write kernels.json into this folder.")
     ] = None,
@@ -27,19 +30,18 @@ def bench_kernels(
 
 
 def bench_serving(
-    shapes: Annotated[
-        str, typer.Option("--shapes", help="Of a model with random weights.")
-    ] = "qwen3.5-35b-a3b",
+    shapes: ShapesOption = "qwen3.5-35b-a3b",
     model: Annotated[
         Path | None, typer.Option("--model", help="A checkpoint folder instead.")
     ] = None,
     device: DeviceOption = "auto",
-    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
+    tiny: TinyOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write serving.json into this folder.")
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="And two profiles, by kernel, beside it.")
+        bool,
+        typer.Option("--profile", help="And profiles of some rows, by kernel, beside it."),
     ] = False,
     transformers: Annotated[
         bool, typer.Option("--transformers", help="The same model by transformers as well, last.")
@@ -66,11 +68,9 @@ def bench_serving(
 
 
 def bench_experiments(
-    shapes: Annotated[
-        str, typer.Option("--shapes", help="Of a model with random weights.")
-    ] = "qwen3.5-35b-a3b",
+    shapes: ShapesOption = "qwen3.5-35b-a3b",
     device: DeviceOption = "auto",
-    tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")] = False,
+    tiny: TinyOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write experiments.json into this folder.")
     ] = None,

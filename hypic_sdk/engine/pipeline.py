@@ -94,14 +94,16 @@ class Pipeline:
 
     def run(self, batch: Batch) -> None:
         """One forward; if it fails, so do the requests in it, and nobody else."""
-        reason = None if self.counts is None else self._why_synchronous(batch)
-        if self.counts is None or reason is not None:
-            self.settle()
-            if self.counts is not None and reason is not None:
-                self.counts.synchronous[reason] += 1
+        if self.counts is None:  # so nothing is in flight
             self._run_alone(batch)
             return
-        self._launch_ahead(batch, self.counts)
+        reason = self._why_synchronous(batch)
+        if reason is None:
+            self._launch_ahead(batch, self.counts)
+            return
+        self.settle()
+        self.counts.synchronous[reason] += 1
+        self._run_alone(batch)
 
     def _why_synchronous(self, batch: Batch) -> Synchronous | None:
         if self._runner.on_logits is not None:

@@ -75,6 +75,11 @@ class ColdRun:
         return head, interior, tail
 
     @property
+    def is_inside(self) -> bool:
+        """Whether the run goes on within the interior, behind its first token."""
+        return self.head_tokens < self.offset < self.num_tokens - self.tail_tokens
+
+    @property
     def opens_interior(self) -> bool:
         """Whether the interior's first token is in this run."""
         stop = self.offset + self.row_stop - self.row_start

@@ -61,6 +61,18 @@ class ScanInputs:
         return self.erase is not None
 
     @property
+    def suits_fp16(self) -> bool:
+        """Whether products with fp16 operands serve this recurrence on a GPU.
+
+        They are no match for fp32 values, and have the range for unit keys alone; tiles know a
+        decay of a head, or none.
+        """
+        decay = self.log_decay
+        scalar = self.constant_log_decay is None and (decay is None or decay.ndim == 2)
+        is_short = self.value.dtype in (torch.bfloat16, torch.float16)
+        return self.is_dense and self.unit_keys and scalar and is_short
+
+    @property
     def work_dtype(self) -> torch.dtype:
         """What states are computed in: fp64 for fp64 values, else fp32."""
         return torch.float64 if self.value.dtype == torch.float64 else torch.float32

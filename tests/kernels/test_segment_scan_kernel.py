@@ -267,7 +267,7 @@ def test_a_pair_that_is_not_finite_is_told():
 def test_what_it_does_not_serve_goes_through_the_definition(family):
     """Diagonal decays, no erase, fp32 values: the same bits as the reference."""
     recurrence = drawn(family, 40, Shape(2, 5, 3), 0, torch.float32)
-    assert not kernel.suits(recurrence.scan_inputs())
+    assert not recurrence.scan_inputs().suits_fp16
     results = []
     for scan in (kernel.segment_scan, reference.segment_scan):
         slabs = Slabs.poisoned(recurrence, torch.float32)
@@ -282,8 +282,8 @@ def test_what_it_does_not_serve_goes_through_the_definition(family):
 def test_keys_that_are_no_unit_vectors_are_not_served():
     """Products in fp16 have the range for unit keys alone."""
     inputs = drawn("delta_rule", 8, Shape(2, 5, 3), 0, torch.bfloat16).scan_inputs()
-    assert kernel.suits(inputs)
-    assert not kernel.suits(replace(inputs, unit_keys=False))
+    assert inputs.suits_fp16
+    assert not replace(inputs, unit_keys=False).suits_fp16
 
 
 @pytest.mark.gpu

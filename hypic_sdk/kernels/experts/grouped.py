@@ -8,22 +8,11 @@ many rows its expert has, or which.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 
-
-class Tile(NamedTuple):
-    """How a product is cut."""
-
-    rows: int
-    outputs: int
-    inputs: int
-    num_warps: int
-    num_stages: int
-
+from hypic_sdk.kernels.linear.kernel import Tile
 
 # the best of seven at 160 and 320 rows an expert of a large model on an H200
 GATED = Tile(64, 128, 64, 4, 4)

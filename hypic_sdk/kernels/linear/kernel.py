@@ -15,7 +15,7 @@ import triton.language as tl
 
 
 class Tile(NamedTuple):
-    """How a weight's product is cut; a function of the weight's shape alone."""
+    """How a product of rows with a weight is cut; a function of the weight's shape alone."""
 
     rows: int
     outputs: int

@@ -6,20 +6,29 @@ over keys runs in order, block by block, so a run's bits follow from the run alo
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import triton
 import triton.language as tl
 
 from hypic_sdk.kernels.attention_run import AttentionRun
+from hypic_sdk.kernels.kept import kept_for_same
 from hypic_sdk.kernels.live_attention import reference
 from hypic_sdk.kernels.live_attention.table import AttentionLaunch, AttentionTable
 
 PARTIALS_AT_ONCE = 32  # that a sum takes
+
+
+class Merged(Protocol):
+    """A launch whose rows may be in parts."""
+
+    @property
+    def merges(self) -> torch.Tensor:
+        """[merges, 4] int64."""
+        ...
 
 
 @triton.jit
@@ -165,33 +174,10 @@ def _merge_kernel(
     tl.store(out_ptr + row * out_stride + i_head * out_head_stride + o_e, b_out, m_out)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Same:
-    """A tuple of runs, equal to itself alone."""
-
-    runs: tuple[AttentionRun, ...]
-
-    def __hash__(self) -> int:
-        return id(self.runs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.runs is self.runs
-
-
-@functools.lru_cache(maxsize=32)  # live runs, whole segments, and each unfinished one
-def _kept_table(same: _Same, group: int, is_wide: bool, device: torch.device) -> AttentionTable:
-    """All layers of a forward hand over the same tuple of runs: one table serves them."""
-    return AttentionTable.of(same.runs, group, is_wide=is_wide, device=device)
-
-
-def _table_of(
-    runs: Sequence[AttentionRun] | AttentionTable, group: int, is_wide: bool, device: torch.device
+@kept_for_same(maxsize=32)  # live runs, whole segments, and each unfinished one
+def _table(
+    runs: Sequence[AttentionRun], group: int, is_wide: bool, device: torch.device
 ) -> AttentionTable:
-    if isinstance(runs, AttentionTable):
-        return runs
-    if type(runs) is tuple:
-        return _kept_table(_Same(runs), group, is_wide, device)
-    # a list may be changed and handed over again
     return AttentionTable.of(runs, group, is_wide=is_wide, device=device)
 
 
@@ -216,7 +202,10 @@ def live_attention(
         x if x.stride(-1) == 1 else x.contiguous() for x in (query_LQE, keys_PGE, values_PGE)
     )
     group, device = query_LQE.shape[1] // keys_PGE.shape[1], query_LQE.device
-    table = _table_of(runs, group, query_LQE.dtype == torch.float32, device)
+    if isinstance(runs, AttentionTable):
+        table = runs
+    else:
+        table = _table(runs, group, query_LQE.dtype == torch.float32, device)
     for launch in table.launches:
         _launch(launch, table.origin, query_LQE, keys_PGE, values_PGE, out_LQE, group, scale)
 
@@ -266,18 +255,32 @@ def _launch(
         num_warps=num_warps,
         num_stages=num_stages,
     )
-    if len(launch.merges):
-        _merge_kernel[(len(launch.merges), G * group)](
-            launch.merges,
-            out_LQE,
-            partial,
-            weight,
-            *out_LQE.stride()[:2],
-            G=G,
-            GROUP=group,
-            E=E,
-            BLOCK_M=block_m,
-            BLOCK_E=block_e,
-            BLOCK_P=PARTIALS_AT_ONCE,
-            num_warps=4,
-        )
+    merge(launch, out_LQE, partial, weight, group, block_e)
+
+
+def merge(
+    launch: Merged,
+    out_LQE: torch.Tensor,
+    partial: torch.Tensor,
+    weight: torch.Tensor,
+    group: int,
+    block_e: int,
+) -> None:
+    """Add up the parts of rows whose keys were read in stretches, if there are any."""
+    if not len(launch.merges):
+        return
+    _, G, block_m, E = partial.shape
+    _merge_kernel[(len(launch.merges), G * group)](
+        launch.merges,
+        out_LQE,
+        partial,
+        weight,
+        *out_LQE.stride()[:2],
+        G=G,
+        GROUP=group,
+        E=E,
+        BLOCK_M=block_m,
+        BLOCK_E=block_e,
+        BLOCK_P=PARTIALS_AT_ONCE,
+        num_warps=4,
+    )

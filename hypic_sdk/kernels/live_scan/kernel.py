@@ -7,9 +7,7 @@ tiled scan between two launches.  `compose` is the gap alone, for states that ar
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -17,6 +15,7 @@ import triton.language as tl
 
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import Item
+from hypic_sdk.kernels.kept import kept_for_same
 from hypic_sdk.kernels.live_scan import reference, tiles
 from hypic_sdk.kernels.live_scan.plan import FIELDS, LONGEST_WALK, LongRun
 from hypic_sdk.kernels.live_scan.walk import Walk
@@ -362,25 +361,11 @@ def _walk_kernel(
             b_state += b_end
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Same:
-    """A tuple of items, equal to itself alone: to compare items would cost more than a launch."""
-
-    items: tuple[Item, ...]
-
-    def __hash__(self) -> int:
-        return id(self.items)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.items is self.items
-
-
-@functools.lru_cache(maxsize=4)
-def _kept_walk(
-    same: _Same, longest_run: int, spec: RotarySpec | None, device: torch.device
+@kept_for_same(maxsize=4)
+def _walk(
+    items: Sequence[Item], longest_run: int, spec: RotarySpec | None, device: torch.device
 ) -> Walk:
-    """All layers of a forward hand over the same tuple of items: one walk serves them."""
-    return Walk.of(same.items, longest_run, spec, device)
+    return Walk.of(items, longest_run, spec, device)
 
 
 def live_scan(
@@ -453,7 +438,7 @@ def _run_long(
     """Long runs in tiles, from and to their sequences' rows of the work buffer."""
     from hypic_sdk.kernels.segment_scan import kernel as scan  # which takes `compose` from here
 
-    if long_runs and scan.suits(inputs):
+    if long_runs and inputs.suits_fp16:
         scan.run_in_tiles(inputs, long_runs, work, out_LHV)
         return
     for run in long_runs:
@@ -471,8 +456,7 @@ def _walk_of(
     if isinstance(items, Walk):
         return items
     wanted = inputs.num_tokens if steps_only(inputs) else LONGEST_WALK, gap_rotation, device
-    # a list may be changed and handed over again
-    return _kept_walk(_Same(items), *wanted) if type(items) is tuple else Walk.of(items, *wanted)
+    return _walk(items, *wanted)
 
 
 def _launch(

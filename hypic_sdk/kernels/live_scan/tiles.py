@@ -19,6 +19,7 @@ import triton.language as tl
 from hypic_sdk.kernels.live_scan.plan import STEP_FIELDS, TILE_ROWS, WALK_FIELDS
 from hypic_sdk.kernels.live_scan.walk import TiledWalk
 from hypic_sdk.kernels.scan_inputs import MIN_LOG_DECAY, UNIT_EPS, ScanInputs
+from hypic_sdk.kernels.segment_scan.chain import power_of_two
 
 _BLOCK_V = 32
 _STAGES = 3  # steps on their way or being computed
@@ -133,12 +134,6 @@ def _prepare_kernel(
 
 
 @triton.jit
-def _power_of_two(x):
-    """The largest power of two that is at most x > 0: to divide by it is exact."""
-    return (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _walk_tiles_kernel(
     read_ptr,
     late_key_ptr,
@@ -245,7 +240,7 @@ def _walk_tiles_kernel(
             # a tile make no state longer.  NaN is passed over here, and stays where it is
             b_size = tl.maximum(tl.abs(b_state), tl.abs(b_end))
             size = tl.maximum(tl.max(tl.max(b_size, 1), 0), tl.maximum(largest, 1e-30))
-            size = _power_of_two(size)
+            size = power_of_two(size)
             if USE_TRANSITION:
                 # [BK, BK]
                 transitions_ptr = transition_ptr + transition_row * transition_stride
@@ -285,12 +280,8 @@ def _walk_tiles_kernel(
 
 
 def suits(inputs: ScanInputs) -> bool:
-    """Whether tiles serve this recurrence; fp16 products are no match for fp32 values."""
-    decay = inputs.log_decay
-    scalar = inputs.constant_log_decay is None and (decay is None or decay.ndim == 2)
-    low = inputs.value.dtype in (torch.bfloat16, torch.float16)
-    fits = inputs.key_size <= _LARGEST_KEY
-    return inputs.is_dense and inputs.unit_keys and scalar and low and fits
+    """Whether tiles serve this recurrence."""
+    return inputs.suits_fp16 and inputs.key_size <= _LARGEST_KEY
 
 
 def walk_tiles(

@@ -26,8 +26,8 @@ _TRANSITION_STAGES = 2
 
 
 @triton.jit
-def _power_of_two(x):
-    """The largest that is not larger than `x`, from 2^-100 on."""
+def power_of_two(x):
+    """The largest that is not larger than `x`, from 2^-100 on: to divide by it is exact."""
     return (tl.maximum(x, 2.0**-100).to(tl.int32, bitcast=True) & 0x7F800000).to(
         tl.float32, bitcast=True
     )
@@ -90,7 +90,7 @@ def _states_kernel(
     if resumes > 0:
         b_state = tl.load(work_ptr + o_kv, m_kv, other=0)
     largest = tl.max(tl.max(tl.abs(b_state), 1), 0)
-    unit = _power_of_two(largest)
+    unit = power_of_two(largest)
     b_state *= 1.0 / unit
     for i_part in range(3):  # head seam, interior, tail seam
         start, stop = tl.load(run_ptr + i_part), tl.load(run_ptr + i_part + 1)
@@ -104,7 +104,7 @@ def _states_kernel(
             b_end = tl.load(end_ptr + i_out * C + o_c)
             whole = tl.load(whole_ptr + i_out)
             largest_value = tl.load(largest_ptr + i_out)
-            before, unit = unit, _power_of_two(tl.maximum(largest, largest_value))
+            before, unit = unit, power_of_two(tl.maximum(largest, largest_value))
             if before != unit:
                 b_state *= before / unit
             largest = tl.maximum(largest * whole, largest_value)
@@ -178,7 +178,7 @@ def _transitions_kernel(
     if inside > 0:
         b_state = tl.load(work_ptr + o_kx, m_kx, other=0)
     largest = tl.max(tl.max(tl.abs(b_state), 1), 0)
-    unit = _power_of_two(largest)
+    unit = power_of_two(largest)
     b_state *= 1.0 / unit
     for i_t in range(interior_first, interior_last):
         i_out = i_t * H + i_h
@@ -187,7 +187,7 @@ def _transitions_kernel(
         b_start = tl.load(start_ptr + i_out * C + o_c)
         b_end = tl.load(end_ptr + i_out * C + o_c)
         whole = tl.load(whole_ptr + i_out)
-        before, unit = unit, _power_of_two(largest)
+        before, unit = unit, power_of_two(largest)
         largest *= whole
         # [C, BK]
         b_key = tl.load(key_ptr + i_key + o_ck, m_k[None, :], other=0)

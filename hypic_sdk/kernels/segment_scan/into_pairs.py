@@ -6,7 +6,6 @@ takes several forwards lies in a work slab, as the running state does.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +13,7 @@ import torch
 
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import ColdRun
+from hypic_sdk.kernels.kept import kept_for_same
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.upload import upload
 
@@ -33,9 +33,7 @@ def scan_into_pairs(
         work: states, transitions, and states after head seams, by `work_slot`.
     """
     device, count = inputs.value.device, len(cold_runs)
-    # a list may be changed and handed over again
-    is_kept = type(cold_runs) is tuple
-    places = _kept_places(_Same(cold_runs), device) if is_kept else _Places.of(cold_runs, device)
+    places = _places(cold_runs, device)
     work_states, work_transitions, work_heads = work
     like = torch.empty(0, dtype=inputs.work_dtype, device=device)
     states = like.new_empty((count, *pairs.states.shape[1:]))
@@ -76,34 +74,16 @@ class _Places:
         numbered = list(enumerate(cold_runs))
         return cls(
             tuple(replace(run, state_slot=i, transition_slot=i) for i, run in numbered),
-            table([(i, run.work_slot) for i, run in numbered if _is_inside(run)]),
+            table([(i, run.work_slot) for i, run in numbered if run.is_inside]),
             table([(i, run.work_slot) for i, run in numbered if _leaves_open(run)]),
             table([(i, run.transition_slot) for i, run in numbered if run.closes_interior]),
         )
-
-
-def _is_inside(run: ColdRun) -> bool:
-    return run.head_tokens < run.offset < run.num_tokens - run.tail_tokens
 
 
 def _leaves_open(run: ColdRun) -> bool:
     return run.opens_interior and not run.closes_interior
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Same:
-    """A tuple of runs, equal to itself alone."""
-
-    runs: Sequence[ColdRun]
-
-    def __hash__(self) -> int:
-        return id(self.runs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.runs is self.runs
-
-
-@functools.lru_cache(maxsize=4)
-def _kept_places(same: _Same, device: torch.device) -> _Places:
-    """All layers of a forward hand over the same tuple of runs."""
-    return _Places.of(same.runs, device)
+@kept_for_same(maxsize=4)
+def _places(cold_runs: Sequence[ColdRun], device: torch.device) -> _Places:
+    return _Places.of(cold_runs, device)

@@ -11,14 +11,13 @@ through the reference.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from hypic_sdk.kernels.items import ColdRun
+from hypic_sdk.kernels.kept import kept_for_same
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan import reference
 from hypic_sdk.kernels.segment_scan.chain import walk_states, walk_transitions
@@ -27,15 +26,6 @@ from hypic_sdk.kernels.segment_scan.prepare import prepare
 from hypic_sdk.kernels.upload import upload
 
 _TILE = 64
-
-
-def suits(inputs: ScanInputs) -> bool:
-    """Whether the kernel serves this recurrence; its products are in fp16."""
-    decay = inputs.log_decay
-    scalar = inputs.constant_log_decay is None and (decay is None or decay.ndim == 2)
-    is_short = inputs.value.dtype in (torch.bfloat16, torch.float16)
-    # fp16 has the range for unit keys alone
-    return inputs.is_dense and scalar and is_short and inputs.unit_keys
 
 
 def segment_scan(
@@ -48,7 +38,7 @@ def segment_scan(
     out_LHV: torch.Tensor,
 ) -> torch.Tensor:
     """As the reference."""
-    run = scan_in_tiles if suits(inputs) and cold_runs else reference.segment_scan
+    run = scan_in_tiles if inputs.suits_fp16 and cold_runs else reference.segment_scan
     return run(
         inputs,
         cold_runs,
@@ -72,9 +62,7 @@ def scan_in_tiles(
     """As the reference, for a recurrence that erases with a decay of a head or none."""
     assert transitions is not None, "a dense transition is stored"
     device, (_, H, K, V) = inputs.value.device, states_SHKV.shape
-    # a list may be changed and handed over again
-    is_kept = type(cold_runs) is tuple
-    call = _kept_call(_Same(cold_runs), device) if is_kept else _Call.of(cold_runs, device)
+    call = _call(cold_runs, device)
     prepared = prepare(inputs, call.tiles, _TILE)
     ends, found = (states_SHKV.new_empty((len(call.runs), H, K, columns)) for columns in (V, K))
     work_states = states_SHKV if work_states_XHKV is None else work_states_XHKV
@@ -98,14 +86,13 @@ def run_in_tiles(
         work_states: [work rows, H, K, V] fp32.
     """
     device = inputs.value.device
-    # a list may be changed and handed over again
-    is_kept = type(runs) is tuple
-    tiles, rows = _kept_tables(_Same(runs), device) if is_kept else _live_tables(runs, device)
+    tiles, rows = _live_tables(runs, device)
     prepared = prepare(inputs, tiles, _TILE)
     # no interior begins or ends here: of transitions nothing is read or written, nor of slabs
     walk_states(*(prepared, inputs, (tiles, rows), work_states, work_states, work_states, out_LHV))
 
 
+@kept_for_same(maxsize=16)  # of each launch of a forward
 def _live_tables(
     runs: Sequence[tuple[int, int, int]], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,28 +124,9 @@ class _Call:
         return cls(upload(tiles, device), upload(rows, device), table)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Same:
-    """A tuple of runs, equal to itself alone."""
-
-    runs: Sequence[Any]
-
-    def __hash__(self) -> int:
-        return id(self.runs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.runs is self.runs
-
-
-@functools.lru_cache(maxsize=16)  # of each launch of a forward
-def _kept_tables(same: _Same, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    return _live_tables(same.runs, device)
-
-
-@functools.lru_cache(maxsize=4)
-def _kept_call(same: _Same, device: torch.device) -> _Call:
-    """All layers of a forward hand over the same tuple of runs: one call serves them."""
-    return _Call.of(same.runs, device)
+@kept_for_same(maxsize=4)
+def _call(cold_runs: Sequence[ColdRun], device: torch.device) -> _Call:
+    return _Call.of(cold_runs, device)
 
 
 def _tables(cold_runs: Sequence[ColdRun]) -> tuple[list[tuple[int, int]], list[tuple[int, ...]]]:
@@ -170,12 +138,11 @@ def _tables(cold_runs: Sequence[ColdRun]) -> tuple[list[tuple[int, int]], list[t
         for start, stop in run.stretches():
             tiles += [(row, min(_TILE, stop - row)) for row in range(start, stop, _TILE)]
             edges.append(len(tiles))
-        inside = run.head_tokens < run.offset < run.num_tokens - run.tail_tokens
         rows.append(
             (
                 *(*edges, run.state_slot, max(run.work_slot, 0)),
                 int(run.offset > 0),
-                int(inside),
+                int(run.is_inside),
                 int(run.opens_interior),
                 int(run.closes_interior),
                 int(run.offset + run.row_stop - run.row_start < run.num_tokens),

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hypic_sdk.kernels.live_attention.kernel import PARTIALS_AT_ONCE, _merge_kernel
+from hypic_sdk.kernels.live_attention.kernel import merge
 from hypic_sdk.kernels.shared_attention import reference
 from hypic_sdk.kernels.shared_attention.plan import SharedLaunch, SharedRun, SharedTable, Turn
 
@@ -211,18 +211,4 @@ def _launch(
         num_warps=8 if block_m * block_e >= 16384 else 4,
         num_stages=1 if is_wide else 2,
     )
-    if len(launch.merges):
-        _merge_kernel[(len(launch.merges), G * group)](
-            launch.merges,
-            out_LQE,
-            partial,
-            weight,
-            *out_LQE.stride()[:2],
-            G=G,
-            GROUP=group,
-            E=E,
-            BLOCK_M=block_m,
-            BLOCK_E=block_e,
-            BLOCK_P=PARTIALS_AT_ONCE,
-            num_warps=4,
-        )
+    merge(launch, out_LQE, partial, weight, group, block_e)

@@ -4,15 +4,14 @@ one that writes the tails.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
 from hypic_sdk.kernels.items import ColdRun, Item
+from hypic_sdk.kernels.kept import kept_for_same
 from hypic_sdk.kernels.short_conv.table import ConvTable
 
 _BLOCK_C = 512
@@ -142,28 +141,14 @@ def _put_kernel(
     tl.store(tails_ptr + slot * tails_stride + (i_row % TAIL) * C + o_c, b_kept, m_c)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Same:
-    """What a call runs, equal to itself alone."""
-
-    items: tuple[Item, ...]
-    cold_runs: tuple[ColdRun, ...]
-
-    def __hash__(self) -> int:
-        return hash((id(self.items), id(self.cold_runs)))
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Same)
-            and other.items is self.items
-            and other.cold_runs is self.cold_runs
-        )
-
-
-@functools.lru_cache(maxsize=4)
-def _kept_table(same: _Same, sizes: tuple[int, int, int], device: torch.device) -> ConvTable:
-    """All layers of a forward hand over the same tuples: one table serves them."""
-    return ConvTable.of(same.items, same.cold_runs, sizes, device)
+@kept_for_same(maxsize=4, num_sequences=2)
+def _table(
+    items: Sequence[Item],
+    cold_runs: Sequence[ColdRun],
+    sizes: tuple[int, int, int],
+    device: torch.device,
+) -> ConvTable:
+    return ConvTable.of(items, cold_runs, sizes, device)
 
 
 def short_conv(
@@ -228,9 +213,7 @@ def _table_of(
     if isinstance(items, ConvTable):
         assert not cold_runs, "a table says what cold runs do as well"
         return items
-    if type(items) is tuple and type(cold_runs) is tuple:
-        return _kept_table(_Same(items, cold_runs), sizes, device)
-    return ConvTable.of(items, cold_runs, sizes, device)
+    return _table(items, cold_runs, sizes, device)
 
 
 def _put(kept: torch.Tensor, slots: torch.Tensor, tails_SWC: torch.Tensor, block_c: int) -> None:
