@@ -5,6 +5,8 @@ The only module of the package that reads the environment (`HYPIC_*`).
 
 from __future__ import annotations
 
+import atexit
+import gc
 import math
 import os
 import re
@@ -18,6 +20,7 @@ from typing import Any, get_args, get_type_hints
 from hypic_sdk.errors import ConfigError
 
 MIB = 1024 * 1024
+COLLECT_FROM = 10_000  # new objects, after `keep_heap`: some requests' worth; Python's own is 700
 
 
 def _kinds(settings: type[Any]) -> Mapping[str, tuple[type[Any], ...]]:
@@ -224,7 +227,8 @@ class StoreConfig:
 class SchedulerConfig:
     """What runs next, how much of it a step takes, and how long anyone waits."""
 
-    step_tokens: int | None = None  # token budget of a step; none: 256 on a CPU, 8192 on a GPU
+    # token budget of a step; none: 256 on a CPU, 8192 on a GPU, 16384 on one of 70 GiB or more
+    step_tokens: int | None = None
     chunk_tokens: int | None = None  # grid of chunked prefill; none: 256 on a CPU, 2048 on a GPU
     max_requests: int = 64  # decoding or assembling at once
     max_waiting: int = 1024  # in the queue; one more is QueueFull
@@ -290,9 +294,10 @@ class EngineConfig:
     determinism: Determinism | None = None  # none: all on a CPU, entries on a GPU
     graphs: str = "auto"  # auto: forwards are captured as CUDA graphs where they can be; off
     # usual forwards are captured before an engine is ready; after so long none is begun.  0: none,
-    # and each is captured when it is asked for the second time
-    capture_ahead_s: float = 60.0
-    overlap: bool = False  # launch a decode step before the tokens of the one before it are read
+    # and each is captured when it is asked for the second time.  `hypic serve` has its own default
+    capture_ahead_s: float = 0.0
+    # launch a decode step before the tokens of the one before it are read; auto: on CUDA
+    overlap: bool | str = "auto"
     max_context_tokens: int | None = None  # none: the model's own limit
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -310,6 +315,8 @@ class EngineConfig:
         _check_kinds(self)
         if self.graphs not in ("auto", "off"):
             raise ConfigError(f"graphs is auto or off, got {self.graphs!r}")
+        if self.overlap not in (True, False, "auto"):
+            raise ConfigError(f"overlap is true, false or auto, got {self.overlap!r}")
         if not 0.0 <= self.capture_ahead_s < math.inf:
             raise ConfigError(
                 f"capture_ahead_s must be 0 or more, and finite, got {self.capture_ahead_s}"
@@ -348,6 +355,26 @@ def see_one_gpu(index: int, num_gpus: int) -> None:
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = shown.split(",") if shown else [str(number) for number in range(num_gpus)]
     os.environ["CUDA_VISIBLE_DEVICES"] = names[index % len(names)]
+
+
+def keep_heap() -> None:
+    """Leave all objects that live now out of every collection to come, and collect seldom.
+
+    For a process of ours that has loaded what it will keep: a collection that looked through it all
+    would hold up a request by milliseconds.  Never in somebody else's process.
+    """
+    let_heap_go()  # of an earlier call
+    gc.freeze()
+    # libraries look at the end of the process for what was not given back, and complain
+    atexit.unregister(gc.unfreeze)
+    atexit.register(gc.unfreeze)
+    gc.set_threshold(COLLECT_FROM, 20, 20)
+
+
+def let_heap_go() -> None:
+    """Collect whatever nobody holds, also of what was kept."""
+    gc.unfreeze()
+    gc.collect()
 
 
 def keep_nccl_calm(*, is_loopback: bool) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import os
+import weakref
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -165,6 +168,8 @@ def test_a_short_segment_is_not_kept(min_tokens, more):
         (lambda: ShadowConfig(limit_kl=float("nan")), "limit_kl"),
         (lambda: EngineConfig(dtype="int8"), "dtype"),
         (lambda: EngineConfig(graphs="on"), "graphs"),
+        (lambda: EngineConfig(overlap="on"), "overlap"),
+        (lambda: EngineConfig(overlap=1), "overlap"),
         (lambda: EngineConfig(capture_ahead_s=-1.0), "capture_ahead_s"),
         (lambda: EngineConfig(capture_ahead_s=float("inf")), "capture_ahead_s"),
         (lambda: EngineConfig(max_context_tokens=0), "max_context_tokens"),
@@ -274,3 +279,35 @@ def test_torchrun_says_which_of_its_processes_this_is(monkeypatch, rank, size, p
         if value is None:
             monkeypatch.delenv(name)
     assert launched_place() == place
+
+
+class Cycle:
+    """Collected, not counted out."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.fixture
+def _heap_as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("_heap_as_it_was")
+def test_what_a_process_keeps_is_not_looked_at_until_it_is_let_go():
+    garbage = weakref.ref(Cycle())
+    held = Cycle()
+    config.keep_heap()
+    assert garbage() is None, "nobody held it"
+    assert gc.get_freeze_count() > 0
+    assert gc.get_threshold()[0] == config.COLLECT_FROM
+    there = weakref.ref(held)
+    del held
+    gc.collect()
+    assert there() is not None, "a collection passes it by"
+    config.let_heap_go()
+    assert there() is None
+    assert gc.get_freeze_count() == 0

@@ -162,7 +162,7 @@ def _tokens(path: Path) -> list[tokenize.TokenInfo]:
 
 def has_kernels(path: Path) -> bool:
     """Whether a file holds a Triton kernel."""
-    return "\n@triton.jit\n" in path.read_text(encoding="utf-8")
+    return "\n@triton.jit" in path.read_text(encoding="utf-8")
 
 
 def test_functions_are_short():

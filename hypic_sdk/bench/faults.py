@@ -19,7 +19,9 @@ from hypic_sdk.store.slab import Slabs
 
 Fault = Callable[[Slabs, Sequence[SegmentEntry], RotarySpec | None], None]
 
-WRONG_OFFSET_TOKENS = 64
+# far enough that a model whose facts may stand anywhere notices: `hypic bench choices` tells what
+# smaller offsets do; 64 tokens were not seen by one taught with documents in any order
+WRONG_OFFSET_TOKENS = 4096
 
 
 def swap_transitions(

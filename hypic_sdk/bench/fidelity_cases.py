@@ -24,6 +24,7 @@ STRATA: dict[str, Arm] = {
     "latest wins": Arm("latest", held_templates=False, kind="latest"),
     "tally": Arm("tally", held_templates=False, kind="tally"),
     "mentioned first": Arm("first", held_templates=False, kind="first"),
+    "turned last": Arm("turned", held_templates=False, kind="turned"),
     "not said": Arm("not_said", kind="not_said"),
 }
 # the answer to these is the same in every order of the documents

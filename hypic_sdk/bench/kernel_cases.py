@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
 
 from hypic_sdk.families.gated_delta_rule import gated_delta_rule
 from hypic_sdk.kernels.attention_run import AttentionRun
-from hypic_sdk.kernels.experts.op import experts, route
+from hypic_sdk.kernels.experts.op import Shared, experts, route
 from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
 from hypic_sdk.kernels.linear.op import linear
 from hypic_sdk.kernels.live_attention.op import live_attention
 from hypic_sdk.kernels.live_scan.op import live_scan
+from hypic_sdk.kernels.mlp.op import gate_heads
 from hypic_sdk.kernels.norm.op import gated_rms_norm, rms_norm
 from hypic_sdk.kernels.place_kv.op import place_entries
 from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles
@@ -104,10 +106,14 @@ def kernel_cases(s: Shapes) -> list[Case]:
         _assembly_scan_case(s),
         _attention_case(s, "decode", [(1, s.context - 1)] * s.requests),
         _attention_case(s, "cold", [(s.segment, 0)]),
+        _attention_case(s, "text", [(s.context // 2, s.context // 2)]),
         _attention_case(s, "assembly", _live_spans(s)),
         _place_case(s),
         _experts_case(s, "cold", s.rows),
+        _experts_case(s, "cold, row-independent", s.rows, alike=True),
+        _experts_case(s, "assembly", (s.gaps + 1) * s.run),
         _experts_case(s, "decode", s.requests),
+        _experts_case(s, "decode, one row", 1),
     ]
 
 
@@ -130,6 +136,8 @@ def _drawn(**shapes: tuple[int, ...]) -> Callable[[torch.device, torch.dtype], T
 
 def _row_cases(s: Shapes) -> list[Case]:
     rows, width, heads, size = s.rows, s.width, s.num_heads, s.head_size
+    Q, E = s.num_query_heads, s.attention_size
+    gated = partial(gated_rms_norm, eps=1e-6, activation="silu", gate_first=False)
     return [
         _product_case(s, "any rows", row_independent=False),
         _product_case(s, "row-independent", row_independent=True),
@@ -147,16 +155,15 @@ def _row_cases(s: Shapes) -> list[Case]:
             6 * rows * heads * size,
             0,
             _drawn(x=(rows, heads, size), gate=(rows, heads, size), scale=(size,)),
-            lambda t: (
-                lambda: [
-                    gated_rms_norm(
-                        *(t["x"], t["gate"], t["scale"]),
-                        eps=1e-6,
-                        activation="silu",
-                        gate_first=False,
-                    )
-                ]
-            ),
+            lambda t: lambda: [gated(t["x"], t["gate"], t["scale"])],
+        ),
+        Case(
+            "gate_heads",
+            "query heads",
+            6 * rows * Q * E,
+            0,
+            _drawn(x=(rows, Q, E), query_gate=(rows, Q, 2 * E)),
+            lambda t: lambda: [gate_heads(t["x"], t["query_gate"][..., E:])],
         ),
     ]
 
@@ -278,8 +285,6 @@ def _cold_scan_case(s: Shapes) -> Case:
 
 
 def _live_case(s: Shapes, name: str, items: tuple[Item, ...], rows: int, moved: int) -> Case:
-    slots = 1 + max(item.slot for item in items)
-
     def bind(t: Tensors) -> Callable[[], Sequence[torch.Tensor]]:
         inputs = _scan_inputs(t)
 
@@ -290,7 +295,7 @@ def _live_case(s: Shapes, name: str, items: tuple[Item, ...], rows: int, moved: 
         return call
 
     def draw(device: torch.device, dtype: torch.dtype) -> Tensors:
-        return _scan_tensors(s, rows, slots, device, dtype)
+        return _scan_tensors(s, rows, 1 + max(item.slot for item in items), device, dtype)
 
     return Case("live_scan", name, moved, 0, draw, bind)
 
@@ -365,8 +370,9 @@ def _place_case(s: Shapes) -> Case:
     return Case("place_entries", "gaps", moved, 0, _drawn(keys=shape, values=shape), bind)
 
 
-def _experts_case(s: Shapes, name: str, rows: int) -> Case:
-    used = min(s.num_experts, rows * s.top_k)
+def _experts_case(s: Shapes, name: str, rows: int, *, alike: bool = False) -> Case:
+    # rows choose evenly and on their own, so this many experts are some row's
+    used = round(s.num_experts * (1.0 - (1.0 - s.top_k / s.num_experts) ** rows))
     weights = used * 3 * s.width * s.inner
     flops = 6 * rows * s.top_k * s.width * s.inner
 
@@ -376,7 +382,7 @@ def _experts_case(s: Shapes, name: str, rows: int) -> Case:
         return {
             "logits": order.to(dtype) / 16.0,
             **_drawn(
-                x=(rows, s.width),
+                **dict.fromkeys(("x", "shared"), (rows, s.width)),
                 weight_up=(s.num_experts, 2 * s.inner, s.width),
                 weight_down=(s.num_experts, s.width, s.inner),
             )(device, dtype),
@@ -386,8 +392,9 @@ def _experts_case(s: Shapes, name: str, rows: int) -> Case:
         def call() -> Sequence[torch.Tensor]:
             routing = route(t["logits"], top_k=s.top_k, renormalise=True)
             weights = t["weight_up"], t["weight_down"]
-            return [experts(t["x"], routing, *weights, row_independent=False)]
+            shared = Shared(t["shared"], t["logits"][:, :1])
+            return [experts(t["x"], routing, *weights, row_independent=alike, shared=shared)]
 
         return call
 
-    return Case("experts", name, 2 * weights + 4 * rows * s.width, flops, draw, bind)
+    return Case("experts", name, 2 * weights + 6 * rows * s.width, flops, draw, bind)

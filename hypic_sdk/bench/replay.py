@@ -2,9 +2,10 @@
 
 Requests arrive in bursts whether or not the ones before are answered (an open loop); documents
 are popular by Zipf's law and their lengths have a heavy tail.  An arm is a mode of reuse with a
-server process of its own and the same memory.  Its rate is raised until the median of the time to
-the first token is over the limit, then bracketed; saturated throughput is that of callers who ask
-again as soon as they are answered (a closed loop).  Times are the client's, through HTTP.
+server process of its own and the same memory.  First callers who ask again as soon as they are
+answered (a closed loop) fill its cache, then the same tell its saturated throughput.  Its rate is
+raised from half of that until the median of the time to the first token is over the limit, then
+bracketed.  Times are the client's, through HTTP.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class ReplayPlan:
     max_tokens: int = 64
     limit_s: float = 1.0  # of the median time to the first token
     seconds: float = 20.0  # of one replay
-    first_rate: float = 0.5  # requests a second
+    first_rate: float | None = None  # requests a second; none: half of what callers were answered
     num_callers: int = 32  # of the closed loop
+    fill_s: float = 20.0  # of the closed loop that comes first, which is not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +185,11 @@ class Caller:
         sent = await _ended(tasks, 4 * plan.limit_s + plan.seconds)
         return Replay.of(rate, sent[int(WARM_SHARE * len(sent)) :], kept_up=kept_up)
 
-    async def saturate(self) -> tuple[float, int]:
+    async def saturate(self, seconds: float) -> tuple[float, int]:
         """Requests a second of callers who ask without a pause, and how many failed."""
         plan = self._plan
         arrivals = make_trace(replace(plan.trace, num_requests=10**6), next(self._streams))
-        until_s = time.perf_counter() + plan.seconds
+        until_s = time.perf_counter() + seconds
         ended_s: list[float] = []
         num_failed = 0
 
@@ -227,7 +229,8 @@ async def _ended(tasks: Sequence[asyncio.Task[Sent]], patience_s: float) -> list
 
 
 async def highest_rate(
-    plan: ReplayPlan,
+    first_rate: float,
+    limit_s: float,
     replay: Callable[[float], Awaitable[Replay]],
     on_replay: Callable[[Replay], None],
 ) -> Replay | None:
@@ -239,24 +242,24 @@ async def highest_rate(
         return found
 
     best: Replay | None = None
-    rate, failed = plan.first_rate, math.inf
+    rate, failed = first_rate, math.inf
     while failed == math.inf:
         found = await one(rate)
-        if found.holds(plan.limit_s):
+        if found.holds(limit_s):
             best, rate = found, rate * RATE_STEP
         else:
             failed = rate
-    while best is None and failed > plan.first_rate / SLOWEST:
+    while best is None and failed > first_rate / SLOWEST:
         rate = failed / 2
         found = await one(rate)
-        if found.holds(plan.limit_s):
+        if found.holds(limit_s):
             best = found
         else:
             failed = rate
     for _ in range(NUM_HALVINGS if best is not None else 0):
         assert best is not None
         found = await one(math.sqrt(best.rate * failed))
-        if found.holds(plan.limit_s):
+        if found.holds(limit_s):
             best = found
         else:
             failed = found.rate
@@ -271,14 +274,18 @@ async def measure(
         caller = Caller(client, plan)
         mean = await caller.register(corpus(plan.trace))
         say(f"{result.mode}: {plan.trace.num_documents} documents of {mean:.0f} tokens on average")
-        await caller.replay(plan.first_rate)  # fills the cache; not counted
+        await caller.saturate(plan.fill_s)
+        result.saturated_per_s, result.saturated_failed = await caller.saturate(plan.seconds)
+        say(f"  {plan.num_callers} callers: {result.saturated_per_s:.3g} answered a second")
+        first_rate = plan.first_rate
+        if first_rate is None:  # at least one was answered, or the callers were too impatient
+            first_rate = max(result.saturated_per_s, 1.0 / plan.seconds) / 2
 
         def heard(found: Replay) -> None:
             result.replays.append(found)
             say(line_of(found, plan.limit_s))
 
-        result.best = await highest_rate(plan, caller.replay, heard)
-        result.saturated_per_s, result.saturated_failed = await caller.saturate()
+        result.best = await highest_rate(first_rate, plan.limit_s, caller.replay, heard)
 
 
 def line_of(found: Replay, limit_s: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ from hypic_sdk.config import (
     SchedulerConfig,
     SeamRule,
     StoreConfig,
+    keep_heap,
+    let_heap_go,
 )
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import WorkerError
@@ -142,6 +143,7 @@ class Bench:
             self._engines.clear()
             self.empty_cache()
             self._engines[mode] = Engine(self.model, "bench", self._config(mode))
+            keep_heap()  # as the engine's own process does
         return self._engines[mode]
 
     @property
@@ -157,7 +159,7 @@ class Bench:
 
     def empty_cache(self) -> None:
         """Give memory that nobody holds back to the device."""
-        gc.collect()
+        let_heap_go()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

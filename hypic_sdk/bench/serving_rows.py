@@ -85,7 +85,11 @@ def further_1k(bench: Bench, floors: Floors) -> Iterator[Row]:
 
 
 def decode_steps(batch: int, target: float) -> Callable[[Bench, Floors], Iterator[Row]]:
-    """A step in which every one of `batch` requests gets a token, at 4k of context each."""
+    """A step in which every one of `batch` requests gets a token, at 4k of context each.
+
+    From one step's tokens to the next one's: where steps overlap, the device is never waited for
+    in between.
+    """
 
     def measure(bench: Bench, floors: Floors) -> Iterator[Row]:
         engine, count = bench.engine(), bench.sizes.tokens(4096)
@@ -95,8 +99,8 @@ def decode_steps(batch: int, target: float) -> Callable[[Bench, Floors], Iterato
             prompt = bench.prompt(documents, 5000 + 100 * batch + i)
             engine.submit(bench.request(prompt, max_tokens=DECODE_TOKENS, reuse=True))
         found = []
+        bench.wait()
         while engine.has_work:
-            bench.wait()
             start_s = time.perf_counter()
             events = engine.step()
             ms = 1e3 * (time.perf_counter() - start_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,11 +19,11 @@ from hypic_sdk.cli.fidelity import (
 from hypic_sdk.cli.generate_app import generate
 from hypic_sdk.cli.options import (
     DEFAULT_BUDGET_MIB,
-    DEFAULT_CAPTURE_AHEAD_S,
     DEFAULT_MIN_TOKENS,
     DEFAULT_PAIR,
     DEFAULT_SEAM,
     DEFAULT_SHADOW_TOKENS,
+    SERVER_CAPTURE_AHEAD_S,
     BudgetOption,
     CaptureAheadOption,
     GateOption,
@@ -47,6 +46,7 @@ from hypic_sdk.cli.options import (
     WorkerKeyOption,
     WorkersOption,
     engine_config,
+    of_server,
     with_shadow,
 )
 from hypic_sdk.cli.pairs import bench_pairs
@@ -144,15 +144,15 @@ def serve(
     shadow: ShadowOption = None,
     shadow_limit_kl: ShadowLimitOption = None,
     shadow_tokens: ShadowTokensOption = DEFAULT_SHADOW_TOKENS,
-    capture_ahead: CaptureAheadOption = DEFAULT_CAPTURE_AHEAD_S,
-    overlap: OverlapOption = False,
+    capture_ahead: CaptureAheadOption = SERVER_CAPTURE_AHEAD_S,
+    overlap: OverlapOption = None,
 ) -> None:
     """Serve a model over HTTP: OpenAI-shaped, and aware of documents."""
     from hypic_sdk.cli.serve import gate_settings, run_serve
 
     config = engine_config(mode, seam, min_segment_tokens, cache_mib, pair)
     config = with_shadow(config, shadow, shadow_limit_kl, shadow_tokens)
-    config = replace(config, capture_ahead_s=capture_ahead, overlap=overlap)
+    config = of_server(config, capture_ahead, overlap)
     run_serve(
         Console(),
         model=model,

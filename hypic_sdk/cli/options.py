@@ -114,8 +114,10 @@ CaptureAheadOption = Annotated[
 ]
 
 OverlapOption = Annotated[
-    bool,
-    typer.Option("--overlap", help="Launch a decode step before the one before it is read."),
+    bool | None,
+    typer.Option(
+        "--overlap/--no-overlap", help="Launch a decode step before the one before it is read."
+    ),
 ]
 
 ScriptOption = Annotated[
@@ -127,7 +129,8 @@ DEFAULT_SEAM = str(SeamRule())
 DEFAULT_MIN_TOKENS = ReuseConfig().min_segment_tokens
 DEFAULT_BUDGET_MIB = StoreConfig().budget_bytes // MIB
 DEFAULT_PAIR = StoreConfig().pair
-DEFAULT_CAPTURE_AHEAD_S = EngineConfig().capture_ahead_s
+# of a server, which is started once and long before its first request; a library's user would wait
+SERVER_CAPTURE_AHEAD_S = 60.0
 DEFAULT_SHADOW_TOKENS = ShadowConfig().max_tokens
 
 
@@ -145,6 +148,16 @@ def engine_config(
     base = EngineConfig()
     store = replace(base.store, budget_bytes=cache_mib * MIB, pair=pair)
     return replace(base, reuse=reuse, store=store)
+
+
+def of_server(config: EngineConfig, capture_ahead_s: float, overlap: bool | None) -> EngineConfig:
+    """The same for a server.
+
+    Args:
+        overlap: none: as without a word on it.
+    """
+    overlaps = config.overlap if overlap is None else overlap
+    return replace(config, capture_ahead_s=capture_ahead_s, overlap=overlaps)
 
 
 def with_shadow(

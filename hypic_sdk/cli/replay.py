@@ -18,7 +18,15 @@ Spread = Annotated[float, typer.Option(help="Standard deviation of the log of a 
 Burst = Annotated[int, typer.Option(help="Requests of a burst, on average.", min=1)]
 Limit = Annotated[float, typer.Option(help="Of the median time to the first token.")]
 Seconds = Annotated[float, typer.Option(help="Of one replay.", min=1.0)]
-Rate = Annotated[float, typer.Option(help="The first that is tried, requests a second.", min=0.001)]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        help="The first that is tried, requests a second; none: half of the saturated.", min=0.001
+    ),
+]
+Fill = Annotated[
+    float, typer.Option("--fill-s", help="Of asking before anything is counted.", min=0.0)
+]
 Out = Annotated[Path | None, typer.Option(help="Write replay.json into this folder.")]
 Budget = Annotated[float, typer.Option("--budget-gib", help="Of the pools.", min=0.001)]
 Count = Annotated[int, typer.Option(min=1)]
@@ -39,8 +47,9 @@ def bench_replay(
     max_tokens: Count = 64,
     limit_s: Limit = 1.0,
     seconds: Seconds = 20.0,
-    rate: Rate = 0.5,
+    rate: Rate = None,
     callers: Count = 32,
+    fill_s: Fill = 20.0,
     budget_gib: Budget = 1.0,
     device: DeviceOption = "auto",
     seed: int = 0,
@@ -56,7 +65,7 @@ def bench_replay(
     )  # fmt: skip
     results = run_replay_bench(
         Console(),
-        plan=ReplayPlan(trace, max_tokens, limit_s, seconds, rate, callers),
+        plan=ReplayPlan(trace, max_tokens, limit_s, seconds, rate, callers, fill_s),
         modes=modes or DEFAULT_ARMS,
         server=served(model, shapes, device, round(budget_gib * 2**30), median_tokens),
         url=url,

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypic_sdk.config import EngineConfig, cache_folder
+from hypic_sdk.config import EngineConfig, cache_folder, keep_heap
 from hypic_sdk.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -106,4 +106,6 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def _announce(console: Console, model_name: str, url: str) -> None:
+    """Ready: tokenizer, catalog and routes stay as long as this process does."""
+    keep_heap()
     console.print(f"hypic serves {model_name} at {url} (Ctrl-C ends it)")

@@ -88,6 +88,47 @@ EVENTS: tuple[Event, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """Something that is turned from one state to another, and the question for the last one."""
+
+    states: tuple[str, ...]
+    sentences: tuple[str, ...]  # all alike: none says whether another turn follows
+    question: str
+
+
+SWITCHES: tuple[Switch, ...] = (
+    Switch(
+        ("red", "green", "blue", "yellow", "white", "black"),
+        ("The signal turned {s}.", "Then the signal was {s}.", "The signal became {s}."),
+        "Which colour did the signal have in the end?",
+    ),
+    Switch(
+        ("north", "south", "east", "west"),
+        ("The wind came from the {s}.", "Then the wind turned to the {s}."),
+        "Where did the wind come from in the end?",
+    ),
+    Switch(
+        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+        ("The dial was set to {s}.", "Then the dial stood at {s}.", "The dial moved to {s}."),
+        "Where did the dial stand in the end?",
+    ),
+    Switch(
+        ("open", "closed", "locked", "broken"),
+        ("The gate was {s}.", "Then the gate was {s}.", "The gate was found {s}."),
+        "In what state was the gate in the end?",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a switch: a statement of a document."""
+
+    switch: Switch
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fact:
     """One statement of a document."""
 

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from hypic_sdk.demo.eight_bits import from_eight_bits
 from hypic_sdk.demo.evaluation_data import (
     ARMS,
     SEED,
@@ -116,13 +117,14 @@ def transition_norms(
 
 
 def load_reader(folder: Path, device: str) -> Reader:
-    """Load the folder of a reader or a sibling in fp32."""
-    config = ReaderConfig.of_json(json.loads((folder / "config.json").read_text()))
+    """Load the folder of a reader or a sibling in fp32, also one that is kept in 8 bits."""
+    content = json.loads((folder / "config.json").read_text())
     state: dict[str, torch.Tensor] = {}
     for shard in sorted(folder.glob("*.safetensors")):
         state.update(load_file(shard))
-    reader = Reader(config)
-    load_state(reader, {name: weight.float() for name, weight in state.items()})
+    blocks = content.get("quantization_config", {}).get("weight_block_size", (1, 1))
+    reader = Reader(ReaderConfig.of_json(content))
+    load_state(reader, from_eight_bits(state, blocks))
     return reader.to(device).eval()
 
 

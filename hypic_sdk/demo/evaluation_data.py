@@ -21,6 +21,7 @@ from hypic_sdk.demo.worlds import (
     not_said,
     one_hop,
     tally,
+    turned,
     two_hop,
 )
 from hypic_sdk.errors import ConfigError, NumericsError
@@ -64,6 +65,7 @@ ARMS = (
     Arm("latest, held names, seen templates", held_templates=False, kind="latest"),
     Arm("first, held names, seen templates", held_templates=False, kind="first"),
     Arm("tally, held names, seen templates", held_templates=False, kind="tally"),
+    Arm("turned, held names, seen templates", held_templates=False, kind="turned"),
     Arm("two_hop, held names, seen templates", held_templates=False, kind="two_hop"),
 )
 QUICK = ("held templates", "seen templates")
@@ -109,6 +111,7 @@ def _one(arm: Arm, num_documents: int, place: int, seed: int) -> Example | None:
         filler_share=rng.choice((0.1, 0.3)),
         updates=3 if arm.kind == "latest" else 0,
         events=2 if arm.kind == "tally" else 0,
+        switches=2 if arm.kind == "turned" else 0,
         one_hop_only=True,
     )
     world, documents = make_world(spec, seed)
@@ -120,7 +123,8 @@ def _one(arm: Arm, num_documents: int, place: int, seed: int) -> Example | None:
     elif arm.kind == "first":
         question = mentioned_first(world, documents)
     else:
-        question = {"not_said": not_said, "tally": tally, "two_hop": two_hop}[arm.kind](world)
+        makers = {"not_said": not_said, "tally": tally, "turned": turned, "two_hop": two_hop}
+        question = makers[arm.kind](world)
     if question is None:
         return None
     if arm.kind == "closed_silent":

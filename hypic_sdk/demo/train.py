@@ -176,7 +176,7 @@ class Trainer:
         self.reader.to(self.device)
         self.optimizer = Optimizer(self.reader)
         self.average = Average(self.reader, args.average)
-        self.plan = stages(args.tokens_per_step, args.longest)
+        self.plan = stages(args.tokens_per_step, args.longest, is_grown=args.grown)
         self.steppers: dict[tuple[tuple[int, int], bool], Stepper] = {}
         self.pool: Any = torch.cuda.graph_pool_handle() if self.device == "cuda" else None
         self.progress = Progress()
@@ -305,7 +305,7 @@ class Trainer:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
+    add, hide = parser.add_argument, dataclasses.astuple(Hiding())
     add("--out", type=Path, required=True)
     add("--tokenizer", type=Path, default=Path(__file__).parent / "reader")
     add("--prose", type=Path, nargs="*", default=())
@@ -318,18 +318,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--lm", type=float, default=0.2)
     add("--tokens-per-step", type=int, default=32768)
     add("--longest", type=int, default=4096)
+    add("--grown", action="store_true", help="long prompts from the start: with --start")
     add("--composed-share", type=float, default=0.25)
     add("--composed-from", type=float, default=0.2)
     add("--family", choices=FAMILIES, default=FAMILIES[0], help="of the linear layers")
     add("--full-layers", type=int, nargs="+", default=[3, 7], help="which are full attention")
     add(
-        "--hide",
-        type=float,
-        nargs=3,
-        default=dataclasses.astuple(Hiding()),
-        metavar=("PROMPTS", "DOCUMENTS", "TOKENS"),
+        "--hide", type=float, nargs=3, default=hide, metavar=("PROMPTS", "DOCUMENTS", "TOKENS"),
         help="composed steps: share of prompts with hidden keys, of their documents, most tokens",
-    )
+    )  # fmt: skip
     add("--workers", type=int, default=13)
     add("--log-every", type=int, default=100)
     add("--look-every-s", type=float, default=150.0)
@@ -337,7 +334,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--eval-prompts", type=int, default=48, help="of each number of documents, in a look")
     add("--per-count", type=int, default=250, help="the same, in the last evaluation")
     add("--seed", type=int, default=1)
-    add("--start", type=Path, help="the reader folder whose weights training begins with")
+    add("--start", type=Path, help="the reader whose weights training begins with")
     add("--resume", type=Path, help="the folder `kept` of a run whose machine was lost")
     add("--compare", type=Path, help="an older reader folder to score the same way")
     add("--commit", default="", help="the commit of this code, where there is no git")
@@ -349,7 +346,7 @@ def train(args: argparse.Namespace) -> None:
     """Train, or go on with a run that was cut short, and write the averaged weights."""
     prose = [line for path in args.prose for line in path.read_text().splitlines()]
     lexicon = make_lexicon(args.tokenizer, prose)
-    plan = stages(args.tokens_per_step, args.longest)
+    plan = stages(args.tokens_per_step, args.longest, is_grown=args.grown)
     checkpoint = args.out / "last.pt"
     state = torch.load(checkpoint, map_location="cpu") if checkpoint.exists() else None
     # a run that goes on draws other worlds than before

@@ -39,13 +39,21 @@ class Stage:
     rows: int
     length: int
     max_documents: int
+    shortest: int = 90  # tokens of a prompt, about
 
 
-def stages(tokens_per_step: int, longest: int = 4096) -> tuple[Stage, ...]:
-    """Return the growth used for the shipped reader: short prompts have most facts a second."""
-    plan = ((0.15, 512, 4), (0.52, 1024, 8), (0.87, 2048, 16), (1.0, longest, 16))
+def stages(
+    tokens_per_step: int, longest: int = 4096, *, is_grown: bool = False
+) -> tuple[Stage, ...]:
+    """Return the growth used for the shipped reader: short prompts have most facts a second.
+
+    Args:
+        is_grown: training goes on from weights that know short prompts: long ones from the start.
+    """
+    growth = [(0.15, 512, 4), (0.52, 1024, 8), (0.87, 2048, 16), (1.0, longest, 16)]
+    plan = [(0.8, 2048, 16), (1.0, longest, 16)] if is_grown else growth
     return tuple(
-        Stage(until, max(1, tokens_per_step // length), length, documents)
+        Stage(until, max(1, tokens_per_step // length), length, documents, 300 if is_grown else 90)
         for until, length, documents in plan
     )
 
@@ -61,7 +69,7 @@ def make_lexicon(tokenizer: Path, prose: Sequence[str]) -> Lexicon:
 
 def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
     """Draw the shape of one world; its prompt is mostly within the stage's length."""
-    wanted = math.exp(rng.uniform(math.log(90), math.log(0.97 * stage.length)))
+    wanted = math.exp(rng.uniform(math.log(stage.shortest), math.log(0.97 * stage.length)))
     counts = [n for n in DOCUMENT_COUNTS if n <= stage.max_documents and n * 24 <= wanted]
     num_documents = rng.choice(counts or [1])
     asked_every = rng.choice(TOKENS_PER_QUESTION)
@@ -76,6 +84,7 @@ def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
         filler_share=rng.choice((0.0, 0.1, 0.25, 0.4)),
         updates=rng.choice((0, 0, 1, 2, 4)) if wanted > 150 else rng.choice((0, 0, 0, 1)),
         events=rng.choice((0, 0, 0, 1, 2)),
+        switches=rng.choice((0, 0, 1, 2)),
     )
 
 

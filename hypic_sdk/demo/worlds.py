@@ -10,7 +10,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hypic_sdk.demo.documents import EVENTS, Event, Fact, Writer, heading, join_sentences
+from hypic_sdk.demo.documents import (
+    EVENTS,
+    SWITCHES,
+    Event,
+    Fact,
+    Turn,
+    Writer,
+    heading,
+    join_sentences,
+)
 from hypic_sdk.demo.naming import PRONOUNS, Entity, Lexicon, Namer
 from hypic_sdk.demo.relations import (
     RELATIONS,
@@ -57,13 +66,16 @@ LINKED_KINDS = {
 }
 
 
+Item = Fact | Event | Turn
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question, its one right answer, and where the answer stands."""
 
     text: str
     answer: str
-    kind: str  # one_hop, latest, two_hop, first, tally or not_said
+    kind: str  # one_hop, latest, two_hop, first, tally, turned or not_said
     relation: str = ""
     gold: tuple[int, ...] = ()  # indices of the documents that hold the answer
     known_words: bool = True  # whether training shows every word of statement and question
@@ -93,6 +105,7 @@ class WorldSpec:
     filler_share: float = 0.3
     updates: int = 0
     events: int = 0
+    switches: int = 0
     one_hop_only: bool = False
 
 
@@ -108,6 +121,8 @@ class World:
     truth: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     updated: set[tuple[str, str]] = field(default_factory=set)
     counted: dict[int, int] = field(default_factory=dict)
+    #: question to the last state and the document that states it
+    turned: dict[str, tuple[str, int]] = field(default_factory=dict)
     home: dict[str, int] = field(default_factory=dict)
     #: (entity name, relation) to the template that stated it last
     said: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -117,15 +132,16 @@ class World:
         plans = [self._plan(index) for index in range(self.spec.num_documents)]
         self._plan_updates(plans)
         self._plan_events(plans)
+        self._plan_turns(plans)
         return tuple(self._render(plan) for plan in plans)
 
-    def _plan(self, index: int) -> list[Fact | Event]:
+    def _plan(self, index: int) -> list[Item]:
         """Choose the facts of one document, entity after entity."""
         rng, spec = self.rng, self.spec
         jitter = rng.uniform(0.7, 1.3) * (1.0 - spec.filler_share)
         num_facts = max(1, round(spec.document_tokens * jitter / TOKENS_PER_SENTENCE))
         one_kind = rng.choice(KINDS) if rng.random() < 0.5 else None
-        facts: list[Fact | Event] = []
+        facts: list[Item] = []
         while len(facts) < num_facts:
             entity = self.namer.entity(one_kind or rng.choice(KINDS))
             self.entities.append(entity)
@@ -151,7 +167,7 @@ class World:
                 return self.rng.choice(others).name
         return self.namer.value(relation.value_kind)
 
-    def _plan_updates(self, plans: list[list[Fact | Event]]) -> None:
+    def _plan_updates(self, plans: list[list[Item]]) -> None:
         stated = [key for key in self.truth if RELATIONS[key[1]].mutable]
         self.rng.shuffle(stated)
         by_name = {entity.name: entity for entity in self.entities}
@@ -171,14 +187,26 @@ class World:
                 )
             plan.insert(self.rng.randint(floor, len(plan)), fact)
 
-    def _plan_events(self, plans: list[list[Fact | Event]]) -> None:
+    def _plan_events(self, plans: list[list[Item]]) -> None:
         for event in self.rng.sample(range(len(EVENTS)), min(self.spec.events, len(EVENTS))):
             self.counted[event] = self.rng.randint(1, 5)
             for _ in range(self.counted[event]):
                 plan = self.rng.choice(plans)
                 plan.insert(self.rng.randint(0, len(plan)), EVENTS[event])
 
-    def _render(self, plan: list[Fact | Event]) -> str:
+    def _plan_turns(self, plans: list[list[Item]]) -> None:
+        """Turn some switches again and again, in more than one document where there are several."""
+        rng, num_documents = self.rng, len(plans)
+        for switch in rng.sample(SWITCHES, min(self.spec.switches, len(SWITCHES))):
+            few = min(2, num_documents)
+            chosen = rng.sample(range(num_documents), rng.randint(few, min(6, num_documents)))
+            state = ""
+            for index in sorted(chosen):
+                state = rng.choice([one for one in switch.states if one != state])
+                plans[index].insert(rng.randint(0, len(plans[index])), Turn(switch, state))
+                self.turned[switch.question] = state, index
+
+    def _render(self, plan: list[Item]) -> str:
         rng, spec = self.rng, self.spec
         writer = Writer(rng, spec.held_statements, spec.part, self.namer.lexicon.prose)
         sentences: list[str] = []
@@ -193,6 +221,8 @@ class World:
                 sentences.append(writer.filler())
             if isinstance(item, Event):
                 sentences.append(rng.choice(item.sentences))
+            elif isinstance(item, Turn):
+                sentences.append(rng.choice(item.switch.sentences).format(s=item.state))
             elif self._joinable(item, following):
                 assert isinstance(following, Fact)
                 sentences.append(writer.joined(item, following))
@@ -202,7 +232,7 @@ class World:
         self.said |= writer.said
         return title + join_sentences(rng, sentences)
 
-    def _joinable(self, item: Fact, following: Fact | Event | None) -> bool:
+    def _joinable(self, item: Fact, following: Item | None) -> bool:
         return (
             isinstance(following, Fact)
             and following.entity == item.entity
@@ -305,6 +335,15 @@ def tally(world: World) -> Question | None:
     return Question(EVENTS[event].question, str(world.counted[event]), "tally")
 
 
+def turned(world: World) -> Question | None:
+    """Ask for the state that something was turned to last."""
+    if not world.turned:
+        return None
+    text = world.rng.choice(sorted(world.turned))
+    state, index = world.turned[text]
+    return Question(text, state, "turned", gold=(index,))
+
+
 def make_world(
     spec: WorldSpec, seed: int, lexicon: Lexicon = NO_LEXICON
 ) -> tuple[World, tuple[str, ...]]:
@@ -333,7 +372,9 @@ def make_questions(world: World, documents: Sequence[str]) -> tuple[Question, ..
             question = mentioned_first(world, documents)
         elif not spec.one_hop_only and draw < 0.26:
             question = tally(world)
-        elif not spec.one_hop_only and draw < 0.36 and world.updated:
+        elif not spec.one_hop_only and draw < 0.34 and world.turned:
+            question = turned(world)
+        elif not spec.one_hop_only and draw < 0.44 and world.updated:
             question = one_hop(world, rng.choice(sorted(world.updated)))
         if question is None:
             question = one_hop(world, rng.choice(keys))

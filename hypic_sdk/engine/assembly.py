@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypic_sdk.engine.batch import AssemblyStep, KeptSnapshot
+from hypic_sdk.engine.chain_spec import chain_spec
 from hypic_sdk.engine.plan import Gap, LiveRun, Snapshot, Unit
 from hypic_sdk.engine.request import Reply, Request
-from hypic_sdk.engine.run_table import KvTable, LiveStep, LiveStretch, SaveState, SpliceGap
-from hypic_sdk.prompt.segment import BorderKind
-from hypic_sdk.store.entries import ChainSpec
+from hypic_sdk.engine.run_table import LiveStep, LiveStretch, SaveState, SpliceGap
+from hypic_sdk.prompt.segment import BorderKind, token_bytes
 from hypic_sdk.store.store import Store
 
 
@@ -43,7 +43,7 @@ def take_step(request: Request, max_tokens: int, *, must_take: bool) -> Assembly
     units, next_unit, position = _walk(request, max_tokens)
     if position == request.position:
         return None
-    grant, tokens = request.held, request.layout.prompt.token_ids
+    grant, prompt = request.held, request.layout.prompt
     entries = grant.lease.entries
     steps: list[LiveStep] = []
     snapshots: list[KeptSnapshot] = []
@@ -56,7 +56,12 @@ def take_step(request: Request, max_tokens: int, *, must_take: bool) -> Assembly
             steps.append(unit)
     is_whole = next_unit == len(grant.plan.units)
     stretch = LiveStretch(
-        token_ids=[t for s in steps if isinstance(s, LiveRun) for t in tokens[s.start : s.stop]],
+        token_ids=[
+            token_id
+            for step in steps
+            if isinstance(step, LiveRun)
+            for token_id in prompt.ids_between(step.start, step.stop)
+        ],
         steps=steps,
         load_slot=grant.load_slot,
         save_slots=[r.state_slot for r in request.replies] if is_whole else [grant.state_slot],
@@ -97,18 +102,10 @@ def _save(request: Request, unit: Snapshot, snapshots: list[KeptSnapshot]) -> li
 
 def keep_snapshots(store: Store, step: AssemblyStep, are_finite: Sequence[bool]) -> None:
     """The forward went well: what it saved becomes chain entries, where all of it is finite."""
-    for kept, is_finite in zip(step.snapshots, are_finite, strict=True):
-        snapshot = kept.snapshot
-        spec = chain_spec(
-            step.request,
-            step.request.held.kv,
-            digest=snapshot.digest,
-            position=snapshot.position,
-            kind=snapshot.kind,
-            state_slot=kept.state_slot,
-        )
-        if not (is_finite and store.put_chain(step.request.held.lease, spec)):
-            step.request.held.lease.return_state_row(kept.state_slot)
+    lease = step.request.held.lease
+    for spec, is_finite in zip(step.chain_specs, are_finite, strict=True):
+        if not (is_finite and store.put_chain(lease, spec)):
+            lease.return_state_row(spec.state_slot)
 
 
 def keep_reply(store: Store, reply: Reply) -> None:
@@ -123,7 +120,8 @@ def keep_reply(store: Store, reply: Reply) -> None:
     if not (slabs.states[row].isfinite().all() & slabs.conv_tails[row].isfinite().all()):
         return
     rolling = request.layout.end_digest.copy()
-    rolling.feed_live(reply.token_ids[: reply.position - request.num_prompt_tokens])
+    fed = reply.token_ids[: reply.position - request.num_prompt_tokens]
+    rolling.feed_live(token_bytes(fed))
     spec = chain_spec(
         request,
         reply.kv,
@@ -133,27 +131,3 @@ def keep_reply(store: Store, reply: Reply) -> None:
         state_slot=reply.state_slot,
     )
     store.put_chain(request.held.lease, spec)
-
-
-def chain_spec(
-    request: Request,
-    kv: KvTable,
-    *,
-    digest: bytes,
-    position: int,
-    kind: BorderKind,
-    state_slot: int,
-) -> ChainSpec:
-    """A chain entry of this request at one position."""
-    return ChainSpec(
-        namespace=request.message.namespace,
-        digest=digest,
-        position=position,
-        state_slot=state_slot,
-        # a copy: an entry must not keep the whole table of a long request alive
-        kv_slots=kv.host_slots[:position].clone(),
-        exact=request.layout.exact_until(position),
-        segment_keys=request.layout.keys_until(position),
-        kind=kind,
-        session_id=request.message.session_id,
-    )

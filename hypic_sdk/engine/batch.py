@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
+from hypic_sdk.engine.chain_spec import chain_spec
 from hypic_sdk.engine.cold_job import ColdJob
 from hypic_sdk.engine.plan import LiveRun, Snapshot
 from hypic_sdk.engine.request import Reply, Request
 from hypic_sdk.engine.run_table import ColdChunk, LiveStretch
+from hypic_sdk.store.entries import ChainSpec
 from hypic_sdk.transport.messages import TokenLogprobs
 
 
@@ -21,7 +24,7 @@ class KeptSnapshot:
     state_slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AssemblyStep:
     """How far one assembling request gets in this step."""
 
@@ -30,6 +33,22 @@ class AssemblyStep:
     next_unit: int  # of the plan, afterwards
     position: int  # afterwards
     snapshots: tuple[KeptSnapshot, ...]
+
+    @cached_property
+    def chain_specs(self) -> tuple[ChainSpec, ...]:
+        """What becomes of its snapshots, if all of it is finite."""
+        request = self.request
+        return tuple(
+            chain_spec(
+                request,
+                request.held.kv,
+                digest=kept.snapshot.digest,
+                position=kept.snapshot.position,
+                kind=kept.snapshot.kind,
+                state_slot=kept.state_slot,
+            )
+            for kept in self.snapshots
+        )
 
     def rows_before(self, position: int) -> int:
         """How many of its rows stand before a position of the prompt."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
 from typing import final
 
-from hypic_sdk.prompt.segment import SegmentKey, token_bytes
+from hypic_sdk.prompt.segment import TOKEN_BYTES, SegmentKey
 
 _CHAIN_TAG = b"hypic.chain.v1\0"
 _INTERIOR = -1
@@ -20,7 +19,10 @@ _INTERIOR = -1
 
 @final
 class ChainDigest:
-    """Digest of the items fed so far, under one cache namespace (which names the mode)."""
+    """Digest of the items fed so far, under one cache namespace (which names the mode).
+
+    Token ids come as `prompt.segment.token_bytes`.
+    """
 
     __slots__ = ("_hash",)
 
@@ -28,15 +30,16 @@ class ChainDigest:
         name = namespace.encode("utf-8")
         self._hash = hashlib.sha256(_CHAIN_TAG + struct.pack("<i", len(name)) + name)
 
-    def feed_live(self, token_ids: Sequence[int]) -> None:
+    def feed_live(self, packed: bytes | memoryview) -> None:
         """Live tokens follow."""
-        self._hash.update(token_bytes(token_ids))
+        self._hash.update(packed)
 
-    def feed_interior(self, key: SegmentKey, head_tokens: int, token_ids: Sequence[int]) -> None:
+    def feed_interior(self, key: SegmentKey, head_tokens: int, packed: bytes | memoryview) -> None:
         """The interior of segment `key`, which starts at its token `head_tokens`, follows."""
-        self._hash.update(struct.pack("<iii", _INTERIOR, head_tokens, len(token_ids)))
+        num_tokens = len(packed) // TOKEN_BYTES
+        self._hash.update(struct.pack("<iii", _INTERIOR, head_tokens, num_tokens))
         self._hash.update(key)
-        self._hash.update(token_bytes(token_ids))
+        self._hash.update(packed)
 
     def copy(self) -> ChainDigest:
         """An independent digest that goes on from here."""

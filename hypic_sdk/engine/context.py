@@ -10,7 +10,8 @@ import torch
 from hypic_sdk.algebra.rotary import RotarySpec, rotary_angles
 from hypic_sdk.config import ReuseMode
 from hypic_sdk.engine.cold_memory import ColdArea
-from hypic_sdk.engine.run_table import GapPlacement, RunTable
+from hypic_sdk.engine.gap_placement import GapPlacement
+from hypic_sdk.engine.run_table import RunTable
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
@@ -129,11 +130,8 @@ class TableContext:
         self._mode = mode
         self._rotary = rotary
         self._row_independent = row_independent
-        # [cold runs] bool: nothing was written that is not finite, so far; on the device, since
-        # a look at it waits for all layers before
-        self.cold_finite = torch.ones(
-            len(table.cold_runs), dtype=torch.bool, device=table.ids.device
-        )
+        # of each layer so far, [cold runs] bool
+        self._found_finite: list[torch.Tensor] = []
         self._cos, self._sin = _angles(rotary, table.positions, angle_dtype)
         if table.placement is not None:
             place_gaps(table.placement, memory, rotary, angle_dtype)
@@ -152,6 +150,17 @@ class TableContext:
     def row_independent(self) -> bool:
         """Whether a row's bits must not depend on the other rows."""
         return self._row_independent
+
+    @property
+    def cold_finite(self) -> torch.Tensor:
+        """[cold runs] bool: whether all that was written so far is finite.
+
+        On the device: a look at it waits for all layers before.
+        """
+        if not self._found_finite:
+            count, device = len(self._table.cold_runs), self._table.ids.device
+            return torch.ones(count, dtype=torch.bool, device=device)
+        return torch.stack(self._found_finite).all(0)
 
     @property
     def table(self) -> RunTable:
@@ -201,10 +210,10 @@ class TableContext:
             key_rotation=recurrence.key_rotation,
             use_transition=self._mode.transition,
             rotate_gap=self._mode.rotate,
-            out_LHV=self._unfilled(recurrence.value),
+            out_LHV=self._output(recurrence.value),
         )
         if table.cold_runs:
-            self.cold_finite &= segment_scan(
+            found = segment_scan(
                 inputs,
                 table.cold_runs,
                 slabs.states[layer],
@@ -214,6 +223,7 @@ class TableContext:
                 work.heads[layer],
                 out_LHV=out_LHV,
             )
+            self._found_finite.append(found)
         return out_LHV
 
     def full_attention(
@@ -244,7 +254,7 @@ class TableContext:
         query_LQE = self._turn(query_LQE, 0, query_LQE.shape[0])
         runs = table.attention_runs if table.live is None else table.live.attention
         out_LQE = live_attention(
-            query_LQE, runs, keys, values, scale=scale, out_LQE=self._unfilled(query_LQE)
+            query_LQE, runs, keys, values, scale=scale, out_LQE=self._output(query_LQE)
         )
         if table.entry_slots is not None:
             # an interior's keys are kept as they are before rotation
@@ -252,18 +262,24 @@ class TableContext:
         self._cold_attention(layer, query_LQE, key_LGE, value_LGE, out_LQE, scale=scale)
         return out_LQE
 
-    def _unfilled(self, like: torch.Tensor) -> torch.Tensor | None:
-        """An output whose rows are all written but for those of padding, which nobody reads."""
-        if self._table.live is None:
-            return None
-        return torch.empty_like(like, memory_format=torch.contiguous_format)
+    def _output(self, like: torch.Tensor) -> torch.Tensor:
+        """An output whose rows are all written but for those of padding.
+
+        Those are nobody's in a graph; an eager forward has zeros there.
+        """
+        out, table = torch.empty_like(like, memory_format=torch.contiguous_format), self._table
+        if table.live is None and table.num_rows < like.shape[0]:
+            out[table.num_rows :].zero_()
+        return out
 
     def _turn(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         """Rotate rows [start, stop) of the forward, given as `x`, by their positions."""
         if self._rotary is None or self._cos is None or self._sin is None:
             return x
-        angles = self._cos[start:stop], self._sin[start:stop]
-        return rotate_rows(x, *angles, interleaved=self._rotary.interleaved)
+        cos, sin = self._cos, self._sin
+        if stop - start < cos.shape[0]:
+            cos, sin = cos[start:stop], sin[start:stop]
+        return rotate_rows(x, cos, sin, interleaved=self._rotary.interleaved)
 
     def _cold_attention(
         self,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import struct
 from typing import final
+
+import numpy as np
 
 from hypic_sdk.engine.grammars import Compilation, GrammarBook
 from hypic_sdk.engine.plan import layout_prompt
@@ -12,7 +14,7 @@ from hypic_sdk.engine.request import Request
 from hypic_sdk.engine.sampling_limits import check_replies, check_sampling
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.errors import PromptTooLong, RequestError, UnsupportedOption
-from hypic_sdk.prompt.segment import Role
+from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt
 from hypic_sdk.transport.messages import EngineRequest, Grammar, WarmRequest
 
 REUSE_SWITCHED_OFF = "reuse_switched_off"
@@ -82,7 +84,7 @@ class Door:
     def _check(self, message: EngineRequest) -> None:
         sampling, prompt, mode = message.sampling, message.prompt, self._settings.reuse.mode
         check_sampling(sampling, self._vocab_size)
-        self._check_tokens(prompt.token_ids)
+        self._check_tokens(prompt)
         check_replies(message, max_replies=self._max_replies)
         reuses = message.reuse and (mode.segments or mode.chains)
         if sampling.prompt_logprobs is not None and reuses:
@@ -123,12 +125,17 @@ class Door:
                     num_tokens=len(part.token_ids),
                     limit_tokens=limit,
                 )
-            self._check_tokens(part.token_ids)
+            self._check_tokens(part)
 
-    def _check_tokens(self, token_ids: Sequence[int]) -> None:
-        if min(token_ids) < 0 or max(token_ids) >= self._vocab_size:
+    def _check_tokens(self, tokens: SegmentedPrompt | PromptPart) -> None:
+        try:
+            ids = np.frombuffer(tokens.packed, "<i4")
+            first, last = int(ids.min()), int(ids.max())
+        except struct.error:  # not even four bytes hold them
+            first, last = min(tokens.token_ids), max(tokens.token_ids)
+        if first < 0 or last >= self._vocab_size:
             raise RequestError(
-                f"token ids run from {min(token_ids)} to {max(token_ids)}, the vocabulary from 0 "
+                f"token ids run from {first} to {last}, the vocabulary from 0 "
                 f"to {self._vocab_size - 1}",
                 vocab_size=self._vocab_size,
             )

@@ -31,7 +31,7 @@ from hypic_sdk.engine.settings import EngineSettings, resolve_settings
 from hypic_sdk.engine.shadow import Shadow
 from hypic_sdk.errors import HypicError, RequestError, TransferFailed
 from hypic_sdk.models.base import CausalLM, ModelSpec
-from hypic_sdk.prompt.segment import PromptPart, token_bytes
+from hypic_sdk.prompt.segment import PromptPart
 from hypic_sdk.store.entries import Holdings, Need, Removal, SegmentEntry, Usage
 from hypic_sdk.store.entry_bytes import entry_tensors, pack_entry
 from hypic_sdk.store.layout import StoreLayout
@@ -226,7 +226,7 @@ class Engine:
         gap = self._gap(part, namespace)
         if gap is None or gap.key != key:
             raise TransferFailed("the other worker has other settings: it keeps another entry")
-        if not self._store.probe(gap.key, token_bytes(part.token_ids)):
+        if not self._store.probe(gap.key, part.packed):
             raise TransferFailed("the entry is not held (any more)")
         lease = self._store.admit(Need(entries=(gap.key,)))
         assert lease is not None, "a lease that only pins needs no room"
@@ -256,7 +256,7 @@ class Engine:
         held = []
         for part in parts:
             gap = self._gap(part, namespace)
-            held.append(gap is not None and self._store.probe(gap.key, token_bytes(part.token_ids)))
+            held.append(gap is not None and self._store.probe(gap.key, part.packed))
         return held
 
     def entry_digests(self, parts: Sequence[PromptPart], namespace: str = "") -> list[bytes | None]:
@@ -321,7 +321,7 @@ class Engine:
     def _look(self, part: PromptPart, gap: Gap | None) -> EntryLook:
         if gap is None:
             return EntryLook(Held.NOT_KEPT)
-        if self._store.probe(gap.key, token_bytes(part.token_ids)):
+        if self._store.probe(gap.key, part.packed):
             held = Held.WARM
         elif self._store.is_filling(gap.key):
             held = Held.FILLING

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
+import numpy as np
 import torch
 
 from hypic_sdk.engine.packed import NOT_FED, feed
 from hypic_sdk.engine.run_table import LiveTables, RunTable, TableBuilder
+from hypic_sdk.engine.staging import Numbers, Staging
 from hypic_sdk.kernels.items import NO_SLOT, ItemKind
 from hypic_sdk.kernels.live_attention.plan import FEW_KEYS, AttentionPlan
 from hypic_sdk.kernels.live_attention.table import (
@@ -41,16 +43,20 @@ from hypic_sdk.kernels.short_conv.table import ConvTable, places_of
 from hypic_sdk.models.base import ModelSpec
 
 # at most a fifth of a bucket's rows are run for nothing, or less than one tile of 16
-ROWS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896)
+ROWS = (
+    *(16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896),
+    *(1024, 1280, 1536, 1792, 2048),  # of several requests that find their segments cached at once
+)
 # tasks of attention: for each sequence, of few rows a task; for the whole forward, of many
 _SMALL_TASKS = (8, 64)
-_LARGE_TASKS = (0, 128, 384, 1024, 2048)
-_MOST_TASKS = 4096
+_LARGE_TASKS = (0, 128, 384, 1024, 2048, 3328)
+_MOST_TASKS = 3328  # what they find takes 256 KiB a task of many rows, at two heads of 256 channels
 _SEQUENCE_MULTIPLE = 16
-_GAPS = 256  # of models that turn a gap's state
-_ITEMS = 512  # of all sequences, besides LOAD, RUN and SAVE of each
+_GAPS = 512  # of models that turn a gap's state
+_ITEMS = 1024  # of all sequences, besides LOAD, RUN and SAVE of each
+_FEW_ITEMS = 128  # the same where no sequence has a gap or more than a few rows
 _SNAPSHOTS = 32
-_TILES = (0, 16, 32, 64, 128, 256, 512, 1024)  # of 16 rows or fewer, in linear layers
+_TILES = (0, 16, 32, 64, 128, 256, 512, 1024, 2048)  # of 16 rows or fewer, in linear layers
 _TILES_A_WALKER = 8  # programs take sequences in turn
 
 
@@ -117,7 +123,7 @@ class HostTables:
     """Numbers of one batch, flat int64 vectors on the host by name, and the bucket they fit."""
 
     bucket: Bucket
-    pieces: dict[str, torch.Tensor]
+    pieces: dict[str, Numbers]
 
 
 def decode_contexts() -> tuple[int, ...]:
@@ -138,12 +144,16 @@ def why_eager(builder: TableBuilder) -> Eager | None:
 
 
 def plan_tables(
-    builder: TableBuilder, shape: GraphShape, origin: torch.Tensor
+    builder: TableBuilder,
+    shape: GraphShape,
+    origin: torch.Tensor,
+    known: dict[Bucket, dict[str, Field]] | None = None,
 ) -> HostTables | Eager:
     """The tables of a batch, or why there is no bucket for it.
 
     Args:
         origin: [any] int64 on the device, from which slots are counted; always the same one.
+        known: fields of buckets that were looked at before; further ones are put there.
     """
     walk = plan_walk(builder.items, LONGEST_WALK)
     if len(walk.launches) != 1 or walk.launches[0].long_runs:
@@ -154,16 +164,30 @@ def plan_tables(
         else {}
     )
     bucket = _bucket(builder.num_rows, walk, list(attention.values()))
-    conv = plan_conv(builder.items, (), shape.conv_width, shape.num_slots)
-    kept = [place for places in conv.tails.values() for place in places]
-    (launch,) = walk.launches
     if bucket is None:
         return Eager.LONG_CONTEXT
-    pieces = {
+    pieces = _pieces(builder, shape, walk)
+    for size, plan in attention.items():
+        pieces[f"tasks {size}"] = _flat(plan.tasks)
+        pieces[f"merges {size}"] = _flat(plan.merges)
+    fields = {} if known is None else known
+    if bucket not in fields:
+        fields[bucket] = _sizes(bucket, shape)
+    lengths = fields[bucket]
+    if any(len(piece) > lengths[name].length for name, piece in pieces.items()):
+        return Eager.MANY_ITEMS
+    return HostTables(bucket, pieces)
+
+
+def _pieces(builder: TableBuilder, shape: GraphShape, walk: WalkPlan) -> dict[str, Numbers]:
+    """All but those of attention."""
+    (launch,) = walk.launches
+    conv = plan_conv(builder.items, (), shape.conv_width, shape.num_slots)
+    return {
         **builder.host_rows(),
-        "row_count": torch.tensor([builder.num_rows]),
-        "places": places_of(conv, builder.num_rows, shape.conv_width).flatten(),
-        "kept": _flat(kept),
+        "row_count": _flat([builder.num_rows]),
+        "places": _flat(np.asarray(places_of(conv, builder.num_rows, shape.conv_width))),
+        "kept": _flat(list(conv.tails.values())),
         "tail_slots": _flat(list(conv.tails)),
         "launched": _flat(launch.launched),
         "stepped": _flat(launch.stepped),
@@ -171,16 +195,9 @@ def plan_tables(
         "tiles": _flat(walk.tiles),
         "steps": _flat(walk.steps),
         "walks": _flat(launch.walks),
-        "walk_count": torch.tensor([len(launch.walks)]),
+        "walk_count": _flat([len(launch.walks)]),
         "gap_starts": _flat(walk.gap_starts if shape.gap_rotation is not None else ()),
     }
-    for size, plan in attention.items():
-        pieces[f"tasks {size}"] = _flat(plan.tasks)
-        pieces[f"merges {size}"] = _flat(plan.merges)
-    sizes = _sizes(bucket, shape)
-    if any(len(piece) > sizes[name].length for name, piece in pieces.items()):
-        return Eager.MANY_ITEMS
-    return HostTables(bucket, pieces)
 
 
 def _bucket(num_rows: int, walk: WalkPlan, attention: list[AttentionPlan]) -> Bucket | None:
@@ -200,12 +217,12 @@ def _bucket(num_rows: int, walk: WalkPlan, attention: list[AttentionPlan]) -> Bu
     return Bucket(rows, sequences, tuple(tasks), stepped, tiles)
 
 
-def _flat(numbers: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.int64).flatten()
+def _flat(numbers: Sequence[int] | Sequence[Sequence[int]] | Numbers) -> Numbers:
+    return np.asarray(numbers, dtype=np.int64).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class Field:
     """One table of a buffer: `count` rows, each `blank` where nothing else is written."""
 
     count: int
@@ -213,6 +230,7 @@ class _Field:
 
     @property
     def length(self) -> int:
+        """Numbers of all rows."""
         return self.count * len(self.blank)
 
     def view(self, numbers: torch.Tensor) -> torch.Tensor:
@@ -220,31 +238,33 @@ class _Field:
         return numbers if len(self.blank) == 1 else numbers.view(self.count, len(self.blank))
 
 
-def _sizes(bucket: Bucket, shape: GraphShape) -> dict[str, _Field]:
+def _sizes(bucket: Bucket, shape: GraphShape) -> dict[str, Field]:
     rows, sequences, width = bucket.rows, bucket.sequences, shape.conv_width
     tails = 2 * sequences + _SNAPSHOTS
+    items = _ITEMS if bucket.tiles else _FEW_ITEMS
+    in_tiles = sequences if bucket.tiles else 0
     fields = {
-        "ids": _Field(rows, (0,)),
-        "fed": _Field(rows, (NOT_FED,)),
-        "positions": _Field(rows, (0,)),
-        "kv_slots": _Field(rows, (NO_SLOT,)),
-        "logits_rows": _Field(sequences, (0,)),
-        "row_count": _Field(1, (0,)),
-        "places": _Field(rows, (NOTHING,) * width),
-        "kept": _Field(tails * (width - 1), (NOTHING,)),
-        "tail_slots": _Field(tails, (NO_SLOT,)),
-        "launched": _Field(sequences, (0, 0, 0)),
-        "stepped": _Field(bucket.stepped, (0, 0, 0)),
-        "tiles": _Field(bucket.tiles, (0, 0)),
-        "steps": _Field(bucket.tiles + 2 * sequences + _ITEMS, (0,) * STEP_FIELDS),
-        "walks": _Field(sequences, (0,) * WALK_FIELDS),
-        "walk_count": _Field(1, (0,)),
-        "walk": _Field(3 * sequences + _ITEMS, (0,) * FIELDS),
-        "gap_starts": _Field(0 if shape.gap_rotation is None else _GAPS, (0,)),
+        "ids": Field(rows, (0,)),
+        "fed": Field(rows, (NOT_FED,)),
+        "positions": Field(rows, (0,)),
+        "kv_slots": Field(rows, (NO_SLOT,)),
+        "logits_rows": Field(sequences, (0,)),
+        "row_count": Field(1, (0,)),
+        "places": Field(rows, (NOTHING,) * width),
+        "kept": Field(tails * (width - 1), (NOTHING,)),
+        "tail_slots": Field(tails, (NO_SLOT,)),
+        "launched": Field(sequences, (0, 0, 0)),
+        "stepped": Field(bucket.stepped, (0, 0, 0)),
+        "tiles": Field(bucket.tiles, (0, 0)),
+        "steps": Field(bucket.tiles + 2 * in_tiles + items * bool(in_tiles), (0,) * STEP_FIELDS),
+        "walks": Field(in_tiles, (0,) * WALK_FIELDS),
+        "walk_count": Field(1, (0,)),
+        "walk": Field(3 * sequences + items, (0,) * FIELDS),
+        "gap_starts": Field(0 if shape.gap_rotation is None else _GAPS, (0,)),
     }
     for size, tasks in zip(shape.block_sizes, bucket.tasks, strict=True):
-        fields[f"tasks {size}"] = _Field(tasks, NO_TASK)
-        fields[f"merges {size}"] = _Field(rows if tasks else 0, NO_MERGE)
+        fields[f"tasks {size}"] = Field(tasks, NO_TASK)
+        fields[f"merges {size}"] = Field(rows if tasks else 0, NO_MERGE)
     return fields
 
 
@@ -266,24 +286,25 @@ class FixedTables:
             self._starts[name] = start
             # multiples of 16 bytes: a kernel is compiled anew for addresses that are not
             start += field.length + field.length % 2
-        self._blank = torch.zeros(start, dtype=torch.int64)
+        self._blank = np.zeros(start, dtype=np.int64)
         for name, field in self._fields.items():
             own = self._blank[self._starts[name] :][: field.length]
-            own.copy_(torch.tensor(field.blank).repeat(field.count))
-        self.buffer = self._blank.to(origin.device, copy=True)
+            own.reshape(field.count, len(field.blank))[:] = field.blank
+        self._staging = Staging(start, origin.device)
+        self.buffer = torch.from_numpy(self._blank).to(origin.device, copy=True)
         self._views = {
             name: field.view(self.buffer[self._starts[name] :][: field.length])
             for name, field in self._fields.items()
         }
 
-    def fill(self, pieces: dict[str, torch.Tensor]) -> None:
+    def fill(self, pieces: dict[str, Numbers]) -> None:
         """Write the numbers of a batch, one copy; none: a forward of nothing."""
-        host = self._blank.clone()
+        host = self._staging.next()
+        host[:] = self._blank
         for name, piece in pieces.items():
-            host[self._starts[name] :][: len(piece)] = piece
-        if self.buffer.is_cuda:
-            host = host.pin_memory()  # kept by torch until the copy is done
-        self.buffer.copy_(host, non_blocking=True)
+            start = self._starts[name]
+            host[start : start + len(piece)] = piece
+        self._staging.send(self.buffer)
 
     def feed(self, drawn_R: torch.Tensor) -> None:
         """Put what the forward before drew to the rows that ask for it."""

@@ -14,6 +14,7 @@ import torch
 from hypic_sdk.engine.graph_tables import (
     Bucket,
     Eager,
+    Field,
     FixedTables,
     GraphShape,
     HostTables,
@@ -128,6 +129,7 @@ class GraphRunner:
         self._origin = torch.zeros(1, dtype=torch.int64, device=device)
         self._graphs: dict[Bucket, _Graph] = {}
         self._asked: Counter[Bucket] = Counter()
+        self._fields: dict[Bucket, dict[str, Field]] = {}
         self._is_broken = False
         self.counts = GraphCounts()
 
@@ -174,7 +176,9 @@ class GraphRunner:
         if self._is_broken:
             return Eager.FAILED_CAPTURE
         reason = why_eager(builder)
-        return reason if reason is not None else plan_tables(builder, self._shape, self._origin)
+        if reason is not None:
+            return reason
+        return plan_tables(builder, self._shape, self._origin, self._fields)
 
     def _graph(self, bucket: Bucket) -> _Graph | Eager:
         """The bucket's graph, or why there is none."""

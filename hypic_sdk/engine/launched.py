@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -82,7 +83,7 @@ class Launched:
     replies: tuple[Reply, ...]  # that a token was drawn for
     drawn: Drawn | None  # in that order; none: for nobody
     held: tuple[tuple[Reply, torch.Tensor], ...]  # of whom the mask was late, with their logits
-    finite: FiniteFlags
+    finite: Callable[[], FiniteFlags]  # waits for them
     prompt_logprobs: tuple[list[TokenLogprobs], ...]
     start_s: float
 
@@ -92,7 +93,7 @@ class Launched:
         return StepResult(
             tuple(zip(self.replies, sampled, strict=True)),
             self.held,
-            self.finite,
+            self.finite(),
             1e3 * (time.monotonic() - self.start_s),
             self.prompt_logprobs,
         )

@@ -147,12 +147,12 @@ class Pipeline:
 
     def _run_alone(self, batch: Batch) -> None:
         try:
-            result = self._runner.run(batch)
+            launched = self._runner.launch(batch)
         except Exception as error:
             self._fail(batch, error)
             return
-        self._scheduler.launched(batch, [reply for reply, _ in result.sampled], result.held)
-        self._commit(batch, result)
+        self._scheduler.launched(batch, launched.replies, launched.held)
+        self._read(launched)
 
     def _fail(self, batch: Batch, error: Exception, drawn: Sequence[Reply] = ()) -> None:
         if not isinstance(error, HypicError):

@@ -30,7 +30,7 @@ from hypic_sdk.prompt.segment import (
     Role,
     SegmentedPrompt,
     SegmentKey,
-    segment_key,
+    packed_key,
     token_bytes,
 )
 
@@ -161,7 +161,7 @@ class PromptLayout:
     @cached_property
     def gap_tokens(self) -> dict[SegmentKey, bytes]:
         """The tokens of every segment with a gap, as the store compares them."""
-        return {gap.key: token_bytes(self.entry_part(gap).token_ids) for gap in self.gaps}
+        return {gap.key: self.entry_part(gap).packed for gap in self.gaps}
 
     def entry_part(self, gap: Gap) -> PromptPart:
         """What a gap's entry is computed from."""
@@ -176,7 +176,9 @@ class PromptLayout:
         """Chain digest at each position; `positions` rise and lie outside of interiors."""
         known = self._known_digests
         if any(position not in known for position in positions):
-            known.update(self._new_digests(positions))
+            # those of borders are asked for later: one walk over the tokens finds all
+            borders = (border.position for border in self.prompt.borders)
+            known.update(self._new_digests(sorted({*positions, *borders})))
         return {position: known[position] for position in positions}
 
     def _new_digests(self, positions: Sequence[int]) -> dict[int, bytes]:
@@ -189,7 +191,7 @@ class PromptLayout:
                 self._feed(rolling, done, gap)
                 done, gap = gap.stop, next(gaps)
             assert gap is None or position <= gap.start, "a chain cannot end inside an interior"
-            rolling.feed_live(self.prompt.token_ids[done:position])
+            rolling.feed_live(self.prompt.span(done, position))
             done = max(done, position)
             digests[position] = rolling.digest()
         return digests
@@ -201,14 +203,14 @@ class PromptLayout:
         for gap in self.gaps:
             self._feed(rolling, done, gap)
             done = gap.stop
-        rolling.feed_live(self.prompt.token_ids[done:])
+        rolling.feed_live(self.prompt.span(done, self.prompt.num_tokens))
         return rolling
 
     def _feed(self, rolling: ChainDigest, done: int, gap: Gap) -> None:
         """Feed the live tokens from `done` up to the gap, then its interior."""
-        tokens = self.prompt.token_ids
-        rolling.feed_live(tokens[done : gap.start])
-        rolling.feed_interior(gap.key, gap.seam.head_tokens, tokens[gap.start : gap.stop])
+        rolling.feed_live(self.prompt.span(done, gap.start))
+        interior = self.prompt.span(gap.start, gap.stop)
+        rolling.feed_interior(gap.key, gap.seam.head_tokens, interior)
 
     def exact_until(self, position: int) -> bool:
         """Whether no interior before `position` stands after tokens that it was computed without.
@@ -247,7 +249,8 @@ def gap_of(
         return None
     seam = reuse.seam_widths(num_tokens, conv_width)
     anchor = part.anchor if reuse.anchored else ()
-    key = segment_key((*anchor, *part.token_ids), _anchored_seam(seam, anchor), namespace)
+    packed = token_bytes(anchor) + part.packed if anchor else part.packed
+    key = packed_key(packed, _anchored_seam(seam, anchor), namespace)
     return Gap(key, index, start, num_tokens, seam, anchor)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from hypic_sdk.config import keep_heap
 from hypic_sdk.engine.answers import answer_of
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.opening import load_engine
@@ -68,9 +69,20 @@ def main(load: Load = load_checkpoint) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
     with Channel(folder, is_api=False) as channel:
-        run(settings, channel, load, lambda: os.getppid() == parent)
+        run(settings, channel, kept(load), lambda: os.getppid() == parent)
     if settings.peers is not None:
         end_at_once()
+
+
+def kept(load: Load) -> Load:
+    """The same, in a process that is the engine's own: what was loaded is never collected."""
+
+    def load_and_keep(settings: ProcessSettings) -> Engine:
+        engine = load(settings)
+        keep_heap()
+        return engine
+
+    return load_and_keep
 
 
 def log_to_stderr(level: str) -> None:

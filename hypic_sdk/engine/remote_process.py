@@ -20,7 +20,14 @@ from pathlib import Path
 
 import msgspec
 
-from hypic_sdk.engine.process import Load, end_at_once, load_checkpoint, log_to_stderr, run
+from hypic_sdk.engine.process import (
+    Load,
+    end_at_once,
+    kept,
+    load_checkpoint,
+    log_to_stderr,
+    run,
+)
 from hypic_sdk.errors import HypicError, from_payload
 from hypic_sdk.transport.control import Join, Leave, Refused, Welcome
 from hypic_sdk.transport.fleet_channel import WorkerEnd
@@ -54,7 +61,10 @@ def main(load: Load = load_checkpoint) -> None:
     with WorkerEnd(settings.router, PeerKey.from_file(Path(settings.key_file))) as channel:
         try:
             status = serve_router(
-                settings, channel, load, lambda: os.getppid() == parent and not is_stopping.is_set()
+                settings,
+                channel,
+                kept(load),
+                lambda: os.getppid() == parent and not is_stopping.is_set(),
             )
         except HypicError as error:
             logger.error("the router refuses worker %s: %s", settings.place, error)

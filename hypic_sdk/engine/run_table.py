@@ -11,11 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 
 from hypic_sdk.engine.cold_memory import ColdMemory
+from hypic_sdk.engine.gap_placement import (
+    GapPlacement,
+    GapSpan,
+    placement_of,
+    ranges_of_gaps,
+)
 from hypic_sdk.engine.packed import NOT_FED, feed, padded, upload_packed
 from hypic_sdk.engine.plan import Gap, LiveRun
+from hypic_sdk.engine.staging import Numbers
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.items import NO_SLOT, ColdRun, Item, ItemKind
 from hypic_sdk.kernels.live_attention.table import AttentionTable
@@ -23,6 +31,7 @@ from hypic_sdk.kernels.live_scan.walk import Walk
 from hypic_sdk.kernels.short_conv.table import ConvTable
 from hypic_sdk.kernels.upload import upload
 from hypic_sdk.store.entries import SegmentEntry
+from hypic_sdk.store.slot_ranges import ranges_of
 
 # rows of a batch are padded to a multiple of this, so that a row's bits do not depend on how many
 # rows stand beside it (design 3.9)
@@ -40,10 +49,15 @@ class KvTable:
 
     def __init__(self, host_slots: torch.Tensor, device: torch.device) -> None:
         self.host_slots = host_slots  # [positions] int64
-        self.slots = upload(host_slots, device)  # [positions] int64
-        is_range = bool((host_slots.diff() == 1).all())
-        first = int(host_slots[0]) if len(host_slots) else 0
-        self.contiguous_start: int | None = first if is_range else None
+        ranges = ranges_of(host_slots)
+        first = ranges[0].start if ranges else 0
+        self.contiguous_start: int | None = first if len(ranges) <= 1 else None
+        # [positions] int64; a range is counted there instead of brought there
+        if self.contiguous_start is None:
+            self.slots = upload(host_slots, device)
+        else:
+            start = self.contiguous_start
+            self.slots = torch.arange(start, start + len(host_slots), device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +117,6 @@ class ColdAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class GapPlacement:
-    """Cached keys and values to be placed for all gaps of a forward."""
-
-    source_slots: torch.Tensor  # [n] int64, the entries'
-    target_slots: torch.Tensor  # [n] int64, private
-    positions: torch.Tensor  # [n] int64, by which the keys are rotated
-
-
-@dataclass(frozen=True, slots=True)
 class LiveTables:
     """What live sequences do, as the kernels read it, instead of items and runs on the host."""
 
@@ -151,7 +156,7 @@ class TableBuilder:
         self._device = device
         self._ids: list[int] = []
         self._positions: list[int] = []
-        self._kv_slots: list[torch.Tensor] = []  # of all live rows, which come first
+        self._kv_slots: list[Numbers] = []  # of all live rows, which come first
         self._entry_slots: list[tuple[int, torch.Tensor]] = []  # from which row on
         self._items: list[Item] = []
         self._cold_runs: list[ColdRun] = []
@@ -192,7 +197,7 @@ class TableBuilder:
         """Whether the id of some row is what the forward before drew."""
         return bool(self._fed)
 
-    def host_rows(self) -> dict[str, torch.Tensor]:
+    def host_rows(self) -> dict[str, Numbers]:
         """int64 vectors on the host, without padding: ids, positions, kv_slots, logits_rows, fed.
 
         `fed` is there if any row is: per row, where its id stands in what was drawn, or NOT_FED.
@@ -210,7 +215,8 @@ class TableBuilder:
         """What is to be placed for all gaps, on the device."""
         if not self._gaps or not self._has_attention:
             return None
-        return _placement(upload_packed(self._host_placement(), self._device))
+        ranges = torch.from_numpy(self._gap_ranges())
+        return placement_of(upload(ranges, self._device), self._num_placed)
 
     def add_decode(
         self,
@@ -303,7 +309,11 @@ class TableBuilder:
         """Rows [row, stop) stand at `position` and after, and see every position before them."""
         if not self._has_attention:
             return
-        self._kv_slots.append(kv.host_slots[position : position + stop - row])
+        start, count = kv.contiguous_start, stop - row
+        if start is None:
+            self._kv_slots.append(kv.host_slots[position : position + count].numpy())
+        else:
+            self._kv_slots.append(np.arange(start + position, start + position + count))
         self._attention_runs.append(
             AttentionRun(row, stop, position, kv.slots, kv.contiguous_start)
         )
@@ -316,20 +326,20 @@ class TableBuilder:
         """
         num_rows = len(self._ids)
         length = num_rows + -num_rows % ROW_MULTIPLE
-        rows = self.host_rows()
+        rows = {name: torch.from_numpy(numbers) for name, numbers in self.host_rows().items()}
         pieces = {
             "ids": padded(rows["ids"], length, 0),
             "positions": padded(rows["positions"], length, 0),
             "kv_slots": padded(rows["kv_slots"], length, NO_SLOT),
             "logits_rows": rows["logits_rows"],
-            "row_count": _numbers([num_rows]),
+            "row_count": torch.tensor([num_rows]),
         }
         if "fed" in rows:
             pieces["fed"] = padded(rows["fed"], length, NOT_FED)
         if self._entry_slots:
             pieces["entry_slots"] = self._host_entry_slots(length)
         if self._gaps and self._has_attention:
-            pieces |= self._host_placement()
+            pieces["gaps"] = torch.from_numpy(self._gap_ranges())
         there = upload_packed(pieces, self._device)
         ids = there["ids"]
         if drawn_R is not None and self._fed:
@@ -346,7 +356,7 @@ class TableBuilder:
             cold_attention=tuple(self._cold_attention),
             kv_slots=there["kv_slots"],
             entry_slots=there.get("entry_slots"),
-            placement=_placement(there) if "sources" in there else None,
+            placement=placement_of(there["gaps"], self._num_placed) if "gaps" in there else None,
             logits_rows=there["logits_rows"],
         )
 
@@ -356,31 +366,28 @@ class TableBuilder:
             slots[row : row + len(own)] = own
         return slots
 
-    def _host_placement(self) -> dict[str, torch.Tensor]:
-        """All gaps of the forward as one copy; angles by local position when gaps do not turn."""
-        spans = [(kv, step.gap.start, step.gap.stop) for step, kv in self._gaps]
-        heads = [step.gap.entry_seam.head_tokens for step, _ in self._gaps]
-        turns = [
-            torch.arange(a, b) if self._rotate_gaps else torch.arange(head, head + b - a)
-            for (_, a, b), head in zip(spans, heads, strict=True)
-        ]
-        return {
-            "sources": torch.cat([step.entry.kv_slots for step, _ in self._gaps]),
-            "targets": torch.cat([kv.host_slots[a:b] for kv, a, b in spans]),
-            "turns": torch.cat(turns),
-        }
+    @property
+    def _num_placed(self) -> int:
+        return sum(step.gap.stop - step.gap.start for step, _ in self._gaps)
+
+    def _gap_ranges(self) -> Numbers:
+        """All gaps of the forward; angles by local position when gaps do not turn."""
+        spans = []
+        for step, kv in self._gaps:
+            gap, entry = step.gap, step.entry
+            targets = kv.host_slots[gap.start : gap.stop]
+            first = gap.start if self._rotate_gaps else gap.entry_seam.head_tokens
+            is_range = kv.contiguous_start is not None and len(entry.slot_ranges) == 1
+            spans.append(GapSpan(entry.kv_slots, targets, first, is_range))
+        return ranges_of_gaps(spans)
 
 
-def _placement(there: dict[str, torch.Tensor]) -> GapPlacement:
-    return GapPlacement(there["sources"], there["targets"], there["turns"])
+def _numbers(numbers: Sequence[int]) -> Numbers:
+    return np.array(numbers, dtype=np.int64)
 
 
-def _numbers(numbers: Sequence[int]) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.int64)
-
-
-def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(tuple(pieces)) if pieces else _numbers([])
+def _joined(pieces: Sequence[Numbers]) -> Numbers:
+    return np.concatenate(pieces) if pieces else _numbers([])
 
 
 def _gap_item(step: SpliceGap) -> Item:

@@ -9,12 +9,12 @@ from typing import final
 
 import torch
 
-from hypic_sdk.engine.batch import Batch, FiniteFlags, StepResult
+from hypic_sdk.engine.batch import Batch, FiniteFlags
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.context import ForwardMemory, TableContext, place_gaps
 from hypic_sdk.engine.graph_tables import FixedTables, GraphShape
 from hypic_sdk.engine.graphs import Capture, CudaCapture, GraphCounts, GraphRunner, Rows
-from hypic_sdk.engine.launched import Drawn, Launched
+from hypic_sdk.engine.launched import Download, Drawn, Launched
 from hypic_sdk.engine.likely import Likely, likely_forwards
 from hypic_sdk.engine.logit_edits import edits_of, split_late
 from hypic_sdk.engine.prompt_logprobs import prompt_logprobs
@@ -75,10 +75,6 @@ class Runner:
         """What ran on graphs and what did not; none: graphs are off."""
         return None if self._graphs is None else self._graphs.counts
 
-    def run(self, batch: Batch) -> StepResult:
-        """Run one forward, and wait for its tokens.  Raises whatever the model or an op raises."""
-        return self.launch(batch).result()
-
     @torch.inference_mode()
     def launch(self, batch: Batch) -> Launched:
         """Run one forward and draw its tokens, which nobody has waited for.
@@ -88,7 +84,7 @@ class Runner:
         start_s = time.monotonic()
         if batch.num_rows == 0:  # nothing but replies whose masks were late
             drawn = self._draw(batch, [])
-            return Launched(batch, *drawn, FiniteFlags((), ()), (), start_s)
+            return Launched(batch, *drawn, lambda: FiniteFlags((), ()), (), start_s)
         builder = self._builder(batch)
         row_independent = self._settings.row_independent(has_cold=bool(batch.colds))
         rows, cold_finite = self._replayed(builder), self._no_cold
@@ -218,8 +214,8 @@ class Runner:
 
     def _finite_flags(
         self, batch: Batch, cold_finite: torch.Tensor, hidden_LD: torch.Tensor
-    ) -> FiniteFlags:
-        """Look at everything that will be kept; the device is waited for once.
+    ) -> Callable[[], FiniteFlags]:
+        """Look at everything that will be kept; whoever asks for what was found waits for it.
 
         Args:
             cold_finite: [cold chunks] bool, what the scans found.
@@ -238,14 +234,20 @@ class Runner:
                 flags.append(_all_finite([*_row(slabs, kept.state_slot), rows_LD]))
             row += len(step.stretch.token_ids)
         if not batch.colds and len(flags) == 1:
-            return FiniteFlags((), tuple(() for _ in batch.assemblies))
-        told = iter(torch.cat(flags).tolist())
-        scanned = list(itertools.islice(told, len(batch.colds)))
-        whole = [next(told) if step.is_last else True for step in batch.colds]
-        colds = tuple(a and b for a, b in zip(scanned, whole, strict=True))
-        return FiniteFlags(
-            colds, tuple(tuple(next(told) for _ in step.snapshots) for step in batch.assemblies)
-        )
+            return lambda: FiniteFlags((), tuple(() for _ in batch.assemblies))
+        found = Download(torch.cat(flags))
+        return lambda: _told(batch, found.read().tolist())
+
+
+def _told(batch: Batch, flags: Sequence[bool]) -> FiniteFlags:
+    """Of each cold chunk what its scan found, of each segment that ends, of each snapshot."""
+    told = iter(flags)
+    scanned = list(itertools.islice(told, len(batch.colds)))
+    whole = [next(told) if step.is_last else True for step in batch.colds]
+    colds = tuple(a and b for a, b in zip(scanned, whole, strict=True))
+    return FiniteFlags(
+        colds, tuple(tuple(next(told) for _ in step.snapshots) for step in batch.assemblies)
+    )
 
 
 def _row(slabs: Slabs, state_slot: int) -> list[torch.Tensor]:

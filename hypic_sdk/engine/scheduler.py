@@ -199,13 +199,18 @@ class Scheduler:
     def launched(
         self, batch: Batch, drawn: Sequence[Reply], held: Sequence[tuple[Reply, torch.Tensor]]
     ) -> None:
-        """A forward runs: book what is known of it before its tokens are."""
+        """A forward runs: book what is known of it before its tokens are.
+
+        Whatever else can be worked out now costs nobody time: the device is at work.
+        """
         for reply in batch.decodes:
             reply.position += 1
         for reply in drawn:
             reply.held_logits = None
         for reply, logits_V in held:
             reply.held_logits = logits_V
+        for spec in (spec for step in batch.assemblies for spec in step.chain_specs):
+            _ = spec.slot_ranges
 
     def commit(self, batch: Batch, result: StepResult, now_s: float) -> int:
         """Book what a forward gave; how many tokens came behind an end."""

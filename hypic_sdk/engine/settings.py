@@ -20,7 +20,9 @@ from hypic_sdk.layers.moe import MixtureOfExperts
 from hypic_sdk.models.base import CausalLM, ModelSpec
 from hypic_sdk.version import __version__
 
-_STEP_TOKENS = {"cpu": 256, "cuda": 8192}
+# a forward's launches take the host as long as a large GPU computes on 8,192 tokens
+_CPU_STEP_TOKENS, _STEP_TOKENS, _LARGE_STEP_TOKENS = 256, 8192, 16384
+_LARGE_BYTES = 70 << 30  # of a GPU
 _CHUNK_TOKENS = {"cpu": 256, "cuda": 2048}
 
 
@@ -85,9 +87,9 @@ def resolve_settings(
         pair=config.store.pair,
         determinism=determinism,
         graphs=config.graphs == "auto" and on_gpu and can_capture(model),
-        overlap=config.overlap,
+        overlap=on_gpu if config.overlap == "auto" else bool(config.overlap),
         max_context_tokens=_max_context(spec, config),
-        step_tokens=config.scheduler.step_tokens or _STEP_TOKENS.get(device.type, 8192),
+        step_tokens=config.scheduler.step_tokens or _step_tokens(device),
         chunk_tokens=chunk_tokens,
         reuse=config.reuse,
         conv_width=spec.linear.conv_width,
@@ -103,6 +105,16 @@ def resolve_settings(
             ]
         ),
     )
+
+
+def _step_tokens(device: torch.device) -> int:
+    if device.type == "cpu":
+        return _CPU_STEP_TOKENS
+    is_large = (
+        device.type == "cuda"
+        and torch.cuda.get_device_properties(device).total_memory >= _LARGE_BYTES
+    )
+    return _LARGE_STEP_TOKENS if is_large else _STEP_TOKENS
 
 
 def can_capture(model: CausalLM) -> bool:

@@ -10,7 +10,7 @@ from hypic_sdk.engine.plan import entry_part, gap_of
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.engine.warm_run import WarmRun
 from hypic_sdk.errors import HypicError, PoolExhausted, RequestCancelled
-from hypic_sdk.prompt.segment import PromptPart, token_bytes
+from hypic_sdk.prompt.segment import PromptPart
 from hypic_sdk.store.entries import EntrySpec, Need
 from hypic_sdk.store.store import Store
 from hypic_sdk.transport.messages import SegmentStatus, WarmEvent
@@ -97,14 +97,13 @@ class Warming:
         if gap is None:
             return [_event(run, part, SegmentStatus.LIVE)]
         source = entry_part(part, gap)
-        tokens = token_bytes(source.token_ids)
-        if self._store.probe(gap.key, tokens):
+        if self._store.probe(gap.key, source.packed):
             return [_event(run, part, SegmentStatus.HIT)]
         job = self._cold.job_of(gap.key)
         if job is None:
             if not may_begin:
                 return None
-            spec = EntrySpec(gap.key, gap.entry_tokens, gap.entry_seam, namespace, tokens)
+            spec = EntrySpec(gap.key, gap.entry_tokens, gap.entry_seam, namespace, source.packed)
             lease = self._store.admit(Need(new_entries=(spec,)))
             if lease is None:
                 return None

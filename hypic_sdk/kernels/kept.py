@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Same:
-    """Tuples, equal to themselves alone: to compare their items would cost more than a launch."""
-
-    sequences: tuple[Sequence[Any], ...]
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self.sequences)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and all(
-            one is another for one, another in zip(self.sequences, other.sequences, strict=True)
-        )
 
 
 def kept_for_same(
@@ -32,23 +16,29 @@ def kept_for_same(
     """Decorate what makes a table of sequences: the same tuples again give the same table.
 
     Args:
-        maxsize: tables that are kept.
+        maxsize: tables that are kept; the oldest goes first.
         num_sequences: leading arguments that are such sequences; all others are hashable, and all
             are given by position.
     """
 
     def decorate(make: Callable[P, R]) -> Callable[P, R]:
-        @functools.lru_cache(maxsize=maxsize)
-        def kept(same: _Same, *rest: Any) -> R:
-            return cast("Callable[..., R]", make)(*same.sequences, *rest)
+        # tuples go by their places in memory, which nobody else gets while they stand here: to
+        # compare their items would cost more than a launch
+        kept: dict[tuple[Any, ...], tuple[tuple[Any, ...], R]] = {}
 
         @functools.wraps(make)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            sequences = cast("tuple[Sequence[Any], ...]", args[:num_sequences])
+            key = (*map(id, args[:num_sequences]), *args[num_sequences:])
+            found = None if kwargs else kept.get(key)
+            if found is not None:
+                return found[1]
+            made = make(*args, **kwargs)
             # a list may be changed and handed over again
-            if kwargs or any(type(one) is not tuple for one in sequences):
-                return make(*args, **kwargs)
-            return kept(_Same(sequences), *args[num_sequences:])
+            if not kwargs and all(type(one) is tuple for one in args[:num_sequences]):
+                for oldest in list(kept)[: len(kept) - maxsize + 1]:
+                    kept.pop(oldest, None)
+                kept[key] = (args[:num_sequences], made)
+            return made
 
         return run
 

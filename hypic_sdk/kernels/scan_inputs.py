@@ -97,31 +97,30 @@ class ScanInputs:
 
     def check(self) -> None:
         """Raise ValueError where the shapes do not fit each other."""
-        num_tokens, num_heads, _ = self.value.shape
-        if self.query.shape != self.key.shape or self.key.shape[0] != num_tokens:
+        shape, key_shape = self.value.shape, self.key.shape
+        if self.query.shape != key_shape or key_shape[0] != shape[0]:
             raise ValueError(
-                f"query {tuple(self.query.shape)}, key {tuple(self.key.shape)} and "
-                f"value {tuple(self.value.shape)} do not fit"
+                f"query {tuple(self.query.shape)}, key {tuple(key_shape)} and "
+                f"value {tuple(shape)} do not fit"
             )
-        if num_heads % self.key.shape[1]:
-            raise ValueError(f"{num_heads} state heads are no multiple of {self.key.shape[1]}")
+        if shape[1] % key_shape[1]:
+            raise ValueError(f"{shape[1]} state heads are no multiple of {key_shape[1]}")
         if (self.steps is None) != (self.rates is None):
             raise ValueError("steps and rates come together")
-        decays = (self.log_decay, self.constant_log_decay, self.rates)
-        if sum(decay is not None for decay in decays) > 1:
+        has_log_decay, is_constant = self.log_decay is not None, self.constant_log_decay is not None
+        if has_log_decay + is_constant + (self.rates is not None) > 1:
             raise ValueError("one form of decay at most")
-        for name in ("log_decay", "erase", "steps"):
-            field = getattr(self, name)
-            if field is not None and field.shape[:2] != (num_tokens, num_heads):
-                raise ValueError(
-                    f"{name} {tuple(field.shape)} does not fit value {tuple(self.value.shape)}"
-                )
+        fields = (("log_decay", self.log_decay), ("erase", self.erase), ("steps", self.steps))
+        for name, field in fields:
+            if field is not None and field.shape[:2] != shape[:2]:
+                raise ValueError(f"{name} {tuple(field.shape)} does not fit value {tuple(shape)}")
 
     def check_slabs(
         self, states_SHKV: torch.Tensor, transitions: torch.Tensor | Int8Pairs | None
     ) -> None:
         """Raise ValueError where a layer's slabs do not fit these inputs."""
-        state_shape = (self.num_heads, self.key_size, self.value.shape[2])
+        _, num_heads, value_size = self.value.shape
+        state_shape = (num_heads, self.key.shape[2], value_size)
         if states_SHKV.shape[1:] != state_shape or states_SHKV.dtype != self.work_dtype:
             raise ValueError(
                 f"state slab {tuple(states_SHKV.shape)} {states_SHKV.dtype} does not fit "

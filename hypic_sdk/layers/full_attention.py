@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hypic_sdk.algebra.rotary import RotarySpec
-from hypic_sdk.kernels.activation import sigmoid
+from hypic_sdk.kernels.mlp.op import gate_heads
 from hypic_sdk.layers.context import ForwardContext
 from hypic_sdk.layers.linear import Linear
 from hypic_sdk.layers.norm import RMSNorm
@@ -63,7 +63,7 @@ class FullAttention(nn.Module):
         """[L, D] -> [L, D]."""
         query_LQE, gate_LQE, key_LGE, value_LGE = self._project(hidden_LD, context)
         if self.query_norm is not None and self.key_norm is not None:
-            query_LQE, key_LGE = self.query_norm(query_LQE), self.key_norm(key_LGE)
+            query_LQE, key_LGE = self.query_norm.forward(query_LQE), self.key_norm.forward(key_LGE)
         out_LQE = context.full_attention(
             self.layer,
             query_LQE,
@@ -73,18 +73,15 @@ class FullAttention(nn.Module):
             scale=self.layout.head_size**-0.5,
         )
         if gate_LQE is not None:
-            out_LQE = sigmoid(gate_LQE).mul_(out_LQE)
-        output: torch.Tensor = self.output(
-            out_LQE.flatten(1), row_independent=context.row_independent
-        )
-        return output
+            out_LQE = gate_heads(out_LQE, gate_LQE)
+        return self.output.forward(out_LQE.flatten(1), row_independent=context.row_independent)
 
     def _project(
         self, hidden_LD: torch.Tensor, context: ForwardContext
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
         layout = self.layout
-        qkv = self.qkv(hidden_LD, row_independent=context.row_independent)
-        query, key, value = qkv.split(layout.projected, dim=-1)
+        qkv = self.qkv.forward(hidden_LD, row_independent=context.row_independent)
+        query, key, value = qkv.split_with_sizes(layout.projected, -1)
         query = query.unflatten(-1, (layout.num_query_heads, -1))
         key_LGE = key.unflatten(-1, (layout.num_kv_heads, -1))
         value_LGE = value.unflatten(-1, (layout.num_kv_heads, -1))

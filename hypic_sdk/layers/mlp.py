@@ -21,6 +21,5 @@ class GatedMLP(nn.Module):
     def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[L, D] -> [L, D]."""
         alike = context.row_independent
-        inner = swiglu(self.gate_up(hidden_LD, row_independent=alike))
-        output: torch.Tensor = self.down(inner, row_independent=alike)
-        return output
+        inner = swiglu(self.gate_up.forward(hidden_LD, row_independent=alike))
+        return self.down.forward(inner, row_independent=alike)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from hypic_sdk.kernels.experts.op import Routing, experts, route
-from hypic_sdk.kernels.mlp.op import add_gated
+from hypic_sdk.kernels.experts.op import Shared, experts, route_with_swiglu
 from hypic_sdk.layers.context import ForwardContext
 from hypic_sdk.layers.linear import Linear
-from hypic_sdk.layers.mlp import GatedMLP
+
+# products whose rows start at multiples of 16 bytes are the faster ones
+_ALIGNED_OUTPUTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,16 @@ class MoELayout:
     shared_inner: int  # of the shared expert
     renormalise: bool = True
 
+    @property
+    def projected(self) -> tuple[int, int, int]:
+        """Outputs of the shared expert's gate and up, the router, and the shared expert's gate.
+
+        In the order of rows.  The last is one number; its row stands there as often as it takes to
+        fill all up to a multiple of 8.
+        """
+        products = 2 * self.shared_inner, self.num_experts
+        return *products, _ALIGNED_OUTPUTS - sum(products) % _ALIGNED_OUTPUTS
+
 
 class MixtureOfExperts(nn.Module):
     """sum of share * expert(x) over the best experts, plus sigmoid(gate(x)) * shared(x)."""
@@ -35,29 +46,32 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.layout = layout
         num_experts, inner = layout.num_experts, layout.inner
-        self.router = Linear(width, num_experts, dtype=dtype)
+        self.input = Linear(width, sum(layout.projected), dtype=dtype)
         self.gate_up = _parameter(num_experts, 2 * inner, width, dtype=dtype)
         self.down = _parameter(num_experts, width, inner, dtype=dtype)
-        self.shared = GatedMLP(width, layout.shared_inner, dtype=dtype)
-        self.shared_gate = Linear(width, 1, dtype=dtype)
+        self.shared_down = Linear(layout.shared_inner, width, dtype=dtype)
 
-    def route(self, hidden_LD: torch.Tensor, context: ForwardContext) -> Routing:
-        """The experts of each row; those of padding are read for another row anyway."""
-        logits = self.router(hidden_LD, row_independent=context.row_independent)
-        return route(
+    def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """[L, D] -> [L, D].  The experts of padding are read for another row anyway."""
+        alike = context.row_independent
+        projected = self.input(hidden_LD, row_independent=alike)
+        gate_up_LI, logits, gate = projected.split(self.layout.projected, dim=-1)
+        routing, inner_LI = route_with_swiglu(
             logits,
+            gate_up_LI,
             top_k=self.layout.top_k,
             renormalise=self.layout.renormalise,
             row_count=context.row_count,
         )
-
-    def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
-        """[L, D] -> [L, D]."""
-        alike = context.row_independent
-        routing = self.route(hidden_LD, context)
-        routed_LD = experts(hidden_LD, routing, self.gate_up, self.down, row_independent=alike)
-        gate_L1 = self.shared_gate(hidden_LD, row_independent=alike)
-        return add_gated(routed_LD, self.shared(hidden_LD, context), gate_L1)
+        shared_LD = self.shared_down(inner_LI, row_independent=alike)
+        return experts(
+            hidden_LD,
+            routing,
+            self.gate_up,
+            self.down,
+            row_independent=alike,
+            shared=Shared(shared_LD, gate[:, :1]),
+        )
 
 
 def _parameter(*shape: int, dtype: torch.dtype) -> nn.Parameter:

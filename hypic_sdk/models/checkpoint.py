@@ -20,7 +20,8 @@ class TensorPlace:
     """A checkpoint tensor of `shape` fills a parameter from row `row` on.
 
     Several tensors may fill one parameter (projections of the same rows lie in one weight), and the
-    rows of one tensor may lie elsewhere in the parameter than one after the other.
+    rows of one tensor may lie elsewhere in the parameter than one after the other, or at several
+    places.
     """
 
     parameter: str  # dotted name in the module

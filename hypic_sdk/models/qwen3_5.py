@@ -45,11 +45,12 @@ class GatedDeltaNet(nn.Module):
     def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[L, D] -> [L, D]."""
         config = self.config
-        projected = self.input(hidden_LD, row_independent=context.row_independent)
-        mixed_LC, gate, strength_LH, decay_LH = projected.split(config.projected, dim=-1)
+        alike = context.row_independent
+        projected = self.input.forward(hidden_LD, row_independent=alike)
+        mixed_LC, gate, strength_LH, decay_LH = projected.split_with_sizes(config.projected, -1)
         key_channels = config.num_key_heads * config.key_size
-        query, key, value = self.conv(mixed_LC, context).split(
-            (key_channels, key_channels, config.num_heads * config.value_size), dim=-1
+        query, key, value = self.conv.forward(mixed_LC, context).split_with_sizes(
+            (key_channels, key_channels, config.num_heads * config.value_size), -1
         )
         recurrence = gated_delta_rule(
             query.unflatten(-1, (config.num_key_heads, config.key_size)),
@@ -61,11 +62,9 @@ class GatedDeltaNet(nn.Module):
             self.dt_bias,
         )
         out_LHV = context.linear_attention(self.layer, recurrence)
-        out_LHV = self.norm(out_LHV, gate.unflatten(-1, (config.num_heads, config.value_size)))
-        output: torch.Tensor = self.output(
-            out_LHV.flatten(1), row_independent=context.row_independent
-        )
-        return output
+        gate_LHV = gate.unflatten(-1, (config.num_heads, config.value_size))
+        out_LHV = self.norm.forward(out_LHV, gate_LHV)
+        return self.output.forward(out_LHV.flatten(1), row_independent=alike)
 
 
 class DecoderLayer(nn.Module):
@@ -75,13 +74,13 @@ class DecoderLayer(nn.Module):
         super().__init__()
         kind = config.layers[i]
         index = config.layers[:i].count(kind)  # among its kind
-        self.mixer: nn.Module = (
+        self.mixer: GatedDeltaNet | FullAttention = (
             GatedDeltaNet(config, index, dtype)
             if kind is LayerKind.LINEAR
             else FullAttention(index, config.attention, dtype=dtype)
         )
         self.mixer_norm = RMSNorm(config.width, eps=config.eps, zero_centred=True, dtype=dtype)
-        self.mlp: nn.Module = (
+        self.mlp: MixtureOfExperts | GatedMLP = (
             MixtureOfExperts(config.width, config.moe, dtype=dtype)
             if config.moe is not None and i in config.sparse_layers
             else GatedMLP(config.width, config.inner, dtype=dtype)
@@ -96,11 +95,12 @@ class DecoderLayer(nn.Module):
         A residual goes with the norm behind it, so the last one of a layer is left to the next.
         """
         if added_LD is None:
-            normed_LD = self.mixer_norm(hidden_LD)
+            normed_LD = self.mixer_norm.forward(hidden_LD)
         else:
             hidden_LD, normed_LD = self.mixer_norm.after(hidden_LD, added_LD)
-        hidden_LD, normed_LD = self.mlp_norm.after(hidden_LD, self.mixer(normed_LD, context))
-        return hidden_LD, self.mlp(normed_LD, context)
+        mixed_LD = self.mixer.forward(normed_LD, context)
+        hidden_LD, normed_LD = self.mlp_norm.after(hidden_LD, mixed_LD)
+        return hidden_LD, self.mlp.forward(normed_LD, context)
 
 
 class Model(nn.Module):

@@ -102,9 +102,16 @@ def mlp_places(name: str, module: str, inner: int, width: int) -> Named:
 
 
 def _moe_places(moe: MoELayout, width: int, one_by_one: list[int] | None) -> Named:
-    yield "mlp.gate.weight", TensorPlace("mlp.router.weight", (moe.num_experts, width))
-    yield "mlp.shared_expert_gate.weight", TensorPlace("mlp.shared_gate.weight", (1, width))
-    yield from mlp_places("mlp.shared_expert", "mlp.shared", moe.shared_inner, width)
+    gate_up, router, gate = moe.projected
+    rows = "mlp.input.weight"
+    shared, shape = "mlp.shared_expert", (moe.shared_inner, width)
+    yield f"{shared}.gate_proj.weight", TensorPlace(rows, shape)
+    yield f"{shared}.up_proj.weight", TensorPlace(rows, shape, moe.shared_inner)
+    yield f"{shared}.down_proj.weight", TensorPlace("mlp.shared_down.weight", shape[::-1])
+    yield "mlp.gate.weight", TensorPlace(rows, (router, width), gate_up)
+    # the one row of this gate fills all that are left
+    copies = tuple(Piece(0, gate_up + router + i, 1) for i in range(gate))
+    yield "mlp.shared_expert_gate.weight", TensorPlace(rows, (1, width), scattered=copies)
     count, inner = moe.num_experts, moe.inner
     if one_by_one is None:
         yield "mlp.experts.gate_up_proj", TensorPlace("mlp.gate_up", (count, 2 * inner, width))

@@ -21,6 +21,8 @@ SegmentId = NewType("SegmentId", str)
 SegmentKey = NewType("SegmentKey", bytes)
 """The store's own key (32 bytes): digest of cache namespace, seam widths and token ids."""
 
+TOKEN_BYTES = 4  # of a token id as `token_bytes` packs it
+
 _ID_TAG = b"hypic.segment.v1\0"
 _KEY_TAG = b"hypic.key.v1\0"
 
@@ -42,9 +44,15 @@ def token_bytes(token_ids: Sequence[int]) -> bytes:
 
 def segment_key(token_ids: Sequence[int], seam: SeamWidths, namespace: str) -> SegmentKey:
     """The key of a segment in a cache namespace (model, stored precisions, tenant, ...)."""
+    return packed_key(token_bytes(token_ids), seam, namespace)
+
+
+def packed_key(packed: bytes, seam: SeamWidths, namespace: str) -> SegmentKey:
+    """The same, of what `token_bytes` packed."""
     digest = hashlib.sha256(_KEY_TAG)
-    digest.update(struct.pack("<iii", seam.head_tokens, seam.tail_tokens, len(token_ids)))
-    digest.update(token_bytes(token_ids))
+    num_tokens = len(packed) // TOKEN_BYTES
+    digest.update(struct.pack("<iii", seam.head_tokens, seam.tail_tokens, num_tokens))
+    digest.update(packed)
     digest.update(namespace.encode("utf-8"))
     return SegmentKey(digest.digest())
 
@@ -58,7 +66,7 @@ class Role(Enum):
     TRAILING = "trailing"  # from the last inner segment to the end; live, never empty
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PromptPart:
     """A stretch of the token list with one role.
 
@@ -74,6 +82,11 @@ class PromptPart:
     message_index: int = 0
     content_index: int = 0
     anchor: tuple[int, ...] = ()
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The token ids as `token_bytes`: packed once for checks, keys and digests alike."""
+        return token_bytes(self.token_ids)
 
 
 class BorderKind(Enum):
@@ -132,3 +145,16 @@ class SegmentedPrompt:
     def token_ids(self) -> tuple[int, ...]:
         """The whole token list: what full recompute runs on."""
         return tuple(itertools.chain.from_iterable(part.token_ids for part in self.parts))
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The same as `token_bytes`."""
+        return b"".join([part.packed for part in self.parts])
+
+    def span(self, start: int, stop: int) -> memoryview:
+        """Tokens [start, stop) of it."""
+        return memoryview(self.packed)[TOKEN_BYTES * start : TOKEN_BYTES * stop]
+
+    def ids_between(self, start: int, stop: int) -> tuple[int, ...]:
+        """Token ids [start, stop), without the whole list."""
+        return struct.unpack(f"<{stop - start}i", self.span(start, stop))

@@ -10,7 +10,7 @@ from typing import Any, final
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.engine.plan import AssemblyPlan, Gap, PromptLayout, gap_of, layout_prompt
 from hypic_sdk.errors import PinBudgetExhausted
-from hypic_sdk.prompt.segment import BorderKind, PromptPart, SegmentKey
+from hypic_sdk.prompt.segment import BorderKind, PromptPart, SegmentKey, token_bytes
 from hypic_sdk.transport.control import EntryLook, Held
 from hypic_sdk.transport.messages import EngineRequest, MissReason
 
@@ -98,7 +98,7 @@ class Books:
         if message.session_id is None or not opened.uses_chains:
             return
         rolling = opened.layout.end_digest.copy()
-        rolling.feed_live(reply)
+        rolling.feed_live(token_bytes(reply))
         position = message.prompt.num_tokens + len(reply)
         self._put_chain(
             message.namespace, rolling.digest(), position, opened.layout.keys_until(position)

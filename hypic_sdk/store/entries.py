@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from hypic_sdk.config import SeamWidths
 from hypic_sdk.prompt.segment import BorderKind, SegmentKey
+from hypic_sdk.store.slot_ranges import SlotRanges, ranges_of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SegmentEntry:
     """One cached segment, immutable once committed; keys in its KV slots are not rotated."""
 
@@ -28,6 +30,11 @@ class SegmentEntry:
     def interior_tokens(self) -> int:
         """Tokens that are cached: the segment without its seams."""
         return self.num_tokens - self.seam.head_tokens - self.seam.tail_tokens
+
+    @cached_property
+    def slot_ranges(self) -> SlotRanges:
+        """`kv_slots` in their order; found out once for all that read the entry."""
+        return ranges_of(self.kv_slots)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +69,7 @@ class EntrySpec:
         return self.num_tokens - self.seam.head_tokens - self.seam.tail_tokens
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ChainSpec:
     """A chain entry to be put.  `state_slot` is a row taken from the lease, written in full.
 
@@ -79,6 +86,11 @@ class ChainSpec:
     kind: BorderKind
     session_id: str | None = None
     cost_ms: float = 0.0  # what computing it again would take, for policies that weigh it
+
+    @cached_property
+    def slot_ranges(self) -> SlotRanges:
+        """`kv_slots` in their order; found out once, when there is time for it."""
+        return ranges_of(self.kv_slots)
 
 
 @dataclass(frozen=True, slots=True)

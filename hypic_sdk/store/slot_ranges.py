@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 
 SlotRanges = tuple[range, ...]
@@ -51,11 +52,12 @@ def union(groups: Iterable[SlotRanges]) -> SlotRanges:
 
 def ranges_of(slots: torch.Tensor) -> SlotRanges:
     """Slots [n] int64 on the host, in the order of the tensor."""
-    if slots.numel() == 0:
+    numbers = slots.numpy()
+    if not len(numbers):
         return ()
-    last = (slots.diff() != 1).nonzero().flatten()
-    starts = slots[torch.cat((torch.zeros(1, dtype=torch.int64), last + 1))].tolist()
-    stops = slots[torch.cat((last, torch.tensor([slots.numel() - 1])))].tolist()
+    last = np.flatnonzero(np.diff(numbers) != 1)
+    starts = [int(numbers[0]), *numbers[last + 1].tolist()]
+    stops = [*numbers[last].tolist(), int(numbers[-1])]
     return tuple(range(a, b + 1) for a, b in zip(starts, stops, strict=True))
 
 

@@ -32,7 +32,7 @@ from hypic_sdk.store.memory import Memory
 from hypic_sdk.store.residents import AnyResident, Resident
 from hypic_sdk.store.slab import Slabs
 from hypic_sdk.store.slot_pool import Claim
-from hypic_sdk.store.slot_ranges import count, ranges_of, slots_at, tensor_of, union
+from hypic_sdk.store.slot_ranges import count, slots_at, tensor_of, union
 
 logger = logging.getLogger(__name__)
 
@@ -333,7 +333,7 @@ class Store:
             exact=spec.exact,
             segment_keys=spec.segment_keys,
         )
-        table = ranges_of(spec.kv_slots)
+        table = spec.slot_ranges
         # a segment that stands twice in a table of shared slots is held once
         holding = Holding(state_rows=slots_at(spec.state_slot), kv_slots=union((table,)))
         kv_bytes = count(holding.kv_slots) * self.layout.kv_slot_bytes

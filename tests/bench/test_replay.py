@@ -29,7 +29,7 @@ from hypic_sdk.config import EngineConfig, StoreConfig
 from hypic_sdk.errors import ConfigError
 
 SMALL = TraceShape(num_documents=8, per_request=3, median_tokens=40, live_tokens=30)
-PLAN = ReplayPlan(SMALL, max_tokens=2, limit_s=20.0, seconds=1.0, first_rate=4.0, num_callers=2)
+PLAN = ReplayPlan(SMALL, max_tokens=2, limit_s=20.0, seconds=1.0, num_callers=2, fill_s=0.5)
 
 
 def answered(rate: float, ttft_s: float) -> Replay:
@@ -38,7 +38,6 @@ def answered(rate: float, ttft_s: float) -> Replay:
 
 @given(bearable=st.floats(0.13, 500.0))
 def test_the_highest_rate_is_found_to_a_step(bearable: float) -> None:
-    plan = replace(PLAN, first_rate=1.0, limit_s=1.0)
     tried = []
 
     async def replay(rate: float) -> Replay:
@@ -46,7 +45,7 @@ def test_the_highest_rate_is_found_to_a_step(bearable: float) -> None:
         return answered(rate, 0.5 if rate <= bearable else 1.5)
 
     heard: list[Replay] = []
-    best = asyncio.run(highest_rate(plan, replay, heard.append))
+    best = asyncio.run(highest_rate(1.0, 1.0, replay, heard.append))
     assert best is not None
     assert [one.rate for one in heard] == tried
     assert best.rate <= bearable
@@ -59,7 +58,7 @@ def test_a_server_that_bears_no_rate_ends_the_search() -> None:
     async def replay(rate: float) -> Replay:
         return answered(rate, 9.0)
 
-    assert asyncio.run(highest_rate(replace(PLAN, limit_s=1.0), replay, lambda _: None)) is None
+    assert asyncio.run(highest_rate(4.0, 1.0, replay, lambda _: None)) is None
 
 
 @given(
@@ -119,6 +118,7 @@ def test_a_run_over_random_weights(tmp_path: Path) -> None:
     assert all(one.hit_share > 0.2 for one in result.replays)
     assert result.saturated_per_s > 0
     assert result.saturated_failed == 0
+    assert result.replays[0].rate == result.saturated_per_s / 2
     told = json.loads((tmp_path / "replay.json").read_text())
     assert [one["rate"] for one in told["arms"][0]["replays"]] == [r.rate for r in result.replays]
     assert "none held" in console.export_text()

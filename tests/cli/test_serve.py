@@ -17,9 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from hypic_sdk import Hypic
-from hypic_sdk.config import ShadowConfig
+from hypic_sdk.cli import serve
+from hypic_sdk.cli.app import app
+from hypic_sdk.cli.options import SERVER_CAPTURE_AHEAD_S
+from hypic_sdk.config import EngineConfig, ShadowConfig
 from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
 from hypic_sdk.errors import HypicError
@@ -171,6 +175,26 @@ def test_steps_overlap_where_they_are_told_to(tmp_path: Path) -> None:
     assert "hypic_overlapped_steps_total 10.0" in metrics, "all but the prompt's, and the first"
     with server(cache=tmp_path) as (_, url):
         assert said(url) == overlapped
+
+
+@pytest.mark.parametrize(
+    ("words", "capture_ahead_s", "overlap"),
+    [
+        ((), SERVER_CAPTURE_AHEAD_S, EngineConfig().overlap),
+        (("--capture-ahead", "5", "--overlap"), 5.0, True),
+        (("--no-overlap",), SERVER_CAPTURE_AHEAD_S, False),
+    ],
+    ids=str,
+)
+def test_only_a_server_captures_ahead_unless_told_to(
+    words: tuple[str, ...], capture_ahead_s: float, overlap: bool | str, monkeypatch
+) -> None:
+    begun = []
+    monkeypatch.setattr(serve, "run_serve", lambda console, **named: begun.append(named["config"]))
+    assert CliRunner().invoke(app, ["serve", *words]).exit_code == 0
+    [config] = begun
+    assert (config.capture_ahead_s, config.overlap) == (capture_ahead_s, overlap)
+    assert EngineConfig().capture_ahead_s == 0.0, "whoever calls a library waits for it"
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

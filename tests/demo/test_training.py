@@ -27,6 +27,7 @@ from hypic_sdk.demo.prompts import (
 from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader
 from hypic_sdk.demo.scan import transition_norm
 from hypic_sdk.demo.train import TOY, parse, train
+from hypic_sdk.demo.training_data import draw_spec, stages
 from hypic_sdk.demo.worlds import WorldSpec, make_example
 
 ENCODER = PromptEncoder(PieceTokenizer(reader_path()))
@@ -143,3 +144,12 @@ def test_a_run_goes_on_where_it_was_cut_short(
     train(parse(["--out", str(other), "--steps", "4", *kept, *FLAGS.split()]))
     assert steps(other) == [4]
     assert (other / "reader" / "config.json").exists()
+
+
+def test_grown_prompts_are_long_from_the_start() -> None:
+    first, *_ = stages(49152, is_grown=True)
+    assert (first.length, first.max_documents) == (2048, 16)
+    rng = random.Random(3)
+    counts = [draw_spec(rng, first).num_documents for _ in range(400)]
+    assert sum(count >= 8 for count in counts) > 100
+    assert stages(49152)[0].length < first.length

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hypic_sdk.demo.documents import SWITCHES
 from hypic_sdk.demo.naming import is_held_out
 from hypic_sdk.demo.relations import EXAMPLE_SUBJECTS, RELATIONS, render, untaught_words
 from hypic_sdk.demo.worlds import NOT_SAID, WorldSpec, make_example, make_world
@@ -17,7 +18,7 @@ seeds = st.integers(0, 2**31)
 
 @given(seed=seeds, num_documents=st.integers(1, 6))
 def test_an_example_is_a_function_of_its_seed(seed: int, num_documents: int) -> None:
-    spec = WorldSpec(num_documents, 60, updates=2, events=1)
+    spec = WorldSpec(num_documents, 60, updates=2, events=1, switches=1)
     assert make_example(spec, seed) == make_example(spec, seed)
 
 
@@ -31,6 +32,25 @@ def test_every_answer_stands_in_its_gold_document(seed: int, held: bool) -> None
             assert question.answer.lower() in gold, question
         if question.kind == "not_said":
             assert question.answer == NOT_SAID
+
+
+@given(seed=seeds, num_documents=st.integers(2, 8))
+def test_the_last_turn_of_all_documents_wins(seed: int, num_documents: int) -> None:
+    spec = WorldSpec(num_documents, 60, switches=2)
+    world, documents = make_world(spec, seed)
+    assert len(world.turned) == 2
+    for switch in SWITCHES:
+        if switch.question not in world.turned:
+            continue
+        sentences = {text.format(s=s): s for s in switch.states for text in switch.sentences}
+        pattern = "|".join(re.escape(one) for one in sentences)
+        found = [
+            (place, sentences[hit.group()])
+            for place, document in enumerate(documents)
+            for hit in re.finditer(pattern, document)
+        ]
+        assert world.turned[switch.question] == (found[-1][1], found[-1][0])
+        assert len({place for place, _ in found}) == len(found) > 1, "a turn a document"
 
 
 @given(seed=seeds, held=st.booleans())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hypic_sdk.config import SeamWidths
 from hypic_sdk.engine.chain_digest import ChainDigest
-from hypic_sdk.prompt.segment import segment_key
+from hypic_sdk.prompt.segment import segment_key, token_bytes
 
 live = st.lists(st.integers(0, 5), max_size=6).map(lambda ids: ("live", tuple(ids), 0))
 interior = st.tuples(
@@ -21,9 +21,10 @@ item_lists = st.lists(live | interior, max_size=6)
 def feed(rolling: ChainDigest, items: list[tuple[str, tuple[int, ...], int]]) -> ChainDigest:
     for kind, ids, head in items:
         if kind == "live":
-            rolling.feed_live(ids)
+            rolling.feed_live(token_bytes(ids))
         else:
-            rolling.feed_interior(segment_key(ids, SeamWidths(head, 0), "n"), head, ids)
+            key = segment_key(ids, SeamWidths(head, 0), "n")
+            rolling.feed_interior(key, head, token_bytes(ids))
     return rolling
 
 

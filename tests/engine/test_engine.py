@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from types import SimpleNamespace
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from hypic_sdk.engine import context
 from hypic_sdk.engine.batch import FiniteFlags
+from hypic_sdk.engine.context import TableContext
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import RequestError
 from hypic_sdk.layers.context import ForwardContext
@@ -422,8 +425,10 @@ def test_a_segment_that_is_not_finite_leaves_no_entry():
     store = engine._store
     original = engine._runner._finite_flags
     # what a NaN in any slab would say
-    engine._runner._finite_flags = lambda batch, *_: FiniteFlags(
-        tuple(not step.is_last for step in batch.colds), tuple(() for _ in batch.assemblies)
+    engine._runner._finite_flags = lambda batch, *_: (
+        lambda: FiniteFlags(
+            tuple(not step.is_last for step in batch.colds), tuple(() for _ in batch.assemblies)
+        )
     )
     messages = [request_of(question(seed, spoilt)) for seed in (5, 6)]
     other = request_of(question(7))
@@ -443,6 +448,24 @@ def test_a_segment_that_is_not_finite_leaves_no_entry():
     engine._runner._finite_flags = original
     answer(engine, question(5, spoilt))
     assert engine.probe([spoilt]) == [True]
+
+
+def test_what_one_layer_finds_counts_whatever_later_layers_find(monkeypatch):
+    engine, found = engine_of(), []
+    original = context.segment_scan
+
+    def scan(*args, **kwargs):
+        finite = original(*args, **kwargs)
+        found.append(finite if found else torch.zeros_like(finite))
+        return found[-1]
+
+    monkeypatch.setattr(context, "segment_scan", scan)
+    message = request_of(question(5, document(1)))
+    engine.submit(message)
+    error = error_of(events_of(drain(engine), message.request_id))
+    assert error["code"] == "numerics_error"
+    assert len(found) > 1
+    assert found[-1].all()
 
 
 def test_a_poisonous_token_hurts_its_own_segment_only():
@@ -507,6 +530,23 @@ def test_a_snapshots_own_bytes_are_looked_at(slab):
     engine.submit(request_of(prompt, max_tokens=1, session_id="s"))
     drain(engine)
     assert engine._store.chain_positions("") == [20, 28, 30]
+
+
+def test_every_row_of_a_layers_output_is_written(monkeypatch):
+    """Outputs begin as whatever lies in memory: here as what is no number."""
+    prompt = question(5, document(1), document(2, 90), document(3, 20))
+    wanted = token_ids(answer(engine_of("gated_delta_rule"), prompt))
+    make = TableContext._output
+
+    def poisoned(self, like):
+        out = make(self, like)
+        out[: self._table.num_rows] = math.nan
+        return out
+
+    monkeypatch.setattr(TableContext, "_output", poisoned)
+    engine = engine_of("gated_delta_rule")
+    assert token_ids(answer(engine, prompt)) == wanted  # cold
+    assert token_ids(answer(engine, prompt)) == wanted  # from its entries
 
 
 def test_finiteness_is_read_from_what_was_written():

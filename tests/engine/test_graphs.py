@@ -8,19 +8,28 @@ import pytest
 import torch
 
 from hypic_sdk.bench.serving_model import SHAPES
+from hypic_sdk.config import SeamWidths
 from hypic_sdk.engine import graph_tables
 from hypic_sdk.engine.answers import answer_of
 from hypic_sdk.engine.engine import Engine
+from hypic_sdk.engine.graph_tables import GraphShape
+from hypic_sdk.engine.plan import Gap, LiveRun
+from hypic_sdk.engine.run_table import KvTable, LiveStretch, SaveState, SpliceGap, TableBuilder
 from hypic_sdk.kernels.experts import op as experts_op
+from hypic_sdk.kernels.rotation import RotarySpec
 from hypic_sdk.models.qwen3_5 import Model
 from hypic_sdk.models.qwen_config import Config
 from hypic_sdk.models.tiny_hybrid import build_tiny
+from hypic_sdk.prompt.segment import SegmentKey
+from hypic_sdk.store.entries import SegmentEntry
 from hypic_sdk.transport.control import Ask, Question
 from tests.closeness import assert_close
 from tests.engine.harness import ALL_FAMILIES, engine_of
 from tests.engine.prompts import VOCAB
 from tests.engine.replayed import answers, kernels_in_interpreter, prompts, with_graphs
 
+CPU = torch.device("cpu")
+KEY = SegmentKey(b"k" * 32)
 WAITS = "sequences that wait for each other"
 
 
@@ -40,6 +49,38 @@ def test_few_rows_of_a_bucket_are_run_for_nothing():
         size = min(rows for rows in graph_tables.ROWS if rows >= num_rows)
         assert size % 16 == 0
         assert size - num_rows < 16 or size - num_rows <= 0.2 * size
+
+
+@pytest.mark.parametrize(
+    ("num_requests", "num_segments", "segment_tokens"),
+    [(1, 4, 4096), (1, 20, 1024), (8, 4, 4096), (8, 20, 1024), (16, 4, 2048)],
+)
+def test_requests_that_find_their_segments_cached_have_a_graph_together(
+    num_requests, num_segments, segment_tokens, patch
+):
+    """Eight query heads a key head, as in the models served; tables as large as they are there."""
+    patch.undo()
+    shape = GraphShape(
+        conv_width=4, num_slots=999, group=8, is_wide=False, gap_rotation=RotarySpec(1e4, 8)
+    )
+    kv, first_token = KvTable(torch.arange(num_segments * segment_tokens + 92), CPU), 24
+    builder = TableBuilder(has_attention=True, rotate_gaps=True, device=CPU)
+    for number in range(num_requests):
+        steps = [LiveRun(0, first_token), SaveState(100 + 3 * number)]
+        for start in range(first_token, num_segments * segment_tokens, segment_tokens):
+            gap = Gap(KEY, 1, start, segment_tokens, SeamWidths(8, 0))
+            slots = torch.arange(segment_tokens - 8)
+            entry = SegmentEntry(KEY, segment_tokens, SeamWidths(8, 0), 7, 8, slots, 0)
+            steps += [LiveRun(start, start + 8), SpliceGap(gap, entry)]
+        end = first_token + num_segments * segment_tokens
+        steps += [LiveRun(end, end + 60), SaveState(101 + 3 * number), LiveRun(end + 60, end + 64)]
+        num_rows = sum(step.stop - step.start for step in steps if isinstance(step, LiveRun))
+        slots = [102 + 3 * number]
+        builder.add_live(LiveStretch([5] * num_rows, steps, -1, slots, kv, wants_logits=True))
+    assert graph_tables.why_eager(builder) is None
+    tables = graph_tables.plan_tables(builder, shape, kv.slots)
+    assert isinstance(tables, graph_tables.HostTables), tables
+    assert tables.bucket.sequences >= num_requests
 
 
 @pytest.mark.slow
@@ -94,8 +135,8 @@ def test_what_stands_in_padding_changes_nothing(family, dtype, patch):
 
     def poisoned(bucket, shape):
         fields = sizes(bucket, shape)
-        fields["ids"] = graph_tables._Field(bucket.rows, (VOCAB - 1,))
-        fields["positions"] = graph_tables._Field(bucket.rows, (77,))
+        fields["ids"] = graph_tables.Field(bucket.rows, (VOCAB - 1,))
+        fields["positions"] = graph_tables.Field(bucket.rows, (77,))
         return fields
 
     model = build_tiny(family, seed=1, layers="LAL", dtype=dtype)

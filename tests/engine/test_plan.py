@@ -15,6 +15,7 @@ from hypic_sdk.prompt.segment import (
     PromptPart,
     Role,
     SegmentedPrompt,
+    token_bytes,
 )
 from tests.engine.prompts import inner, prompt_of, prompts, tokens
 
@@ -154,7 +155,7 @@ def test_end_digest_goes_on_with_a_reply():
     turn_1 = prompt_of((5, 6), inner(tokens(1, 40)), (7, 8))
     turn_2 = prompt_of((5, 6), inner(tokens(1, 40)), (7, 8, 9, 10, 11))
     rolling = layout(turn_1).end_digest.copy()
-    rolling.feed_live((9, 10))
+    rolling.feed_live(token_bytes((9, 10)))
     assert layout(turn_2).digests([46])[46] == rolling.digest()
 
 
@@ -200,3 +201,11 @@ def test_modes_without_segments_have_no_gaps():
         )
         assert bool(items.gaps) == mode.segments
         assert items.gaps == () or items.gaps[0].seam.head_tokens == (8 if mode.seam else 0)
+
+
+@given(prompt=prompts(), span=st.tuples(st.integers(0, 200), st.integers(0, 200)))
+def test_packed_tokens_are_the_token_list(prompt, span):
+    start, stop = sorted(min(one, prompt.num_tokens) for one in span)
+    assert prompt.packed == token_bytes(prompt.token_ids)
+    assert prompt.span(start, stop) == token_bytes(prompt.token_ids[start:stop])
+    assert prompt.ids_between(start, stop) == prompt.token_ids[start:stop]

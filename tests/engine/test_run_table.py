@@ -236,7 +236,8 @@ def test_a_forward_takes_one_upload(rows, gap_tokens, cold_tokens):
     placement = table.placement
     assert placement is not None
     pieces = [table.ids, table.positions, table.kv_slots, table.logits_rows]
-    pieces += [placement.source_slots, placement.target_slots, placement.positions]
     pieces += [] if table.entry_slots is None else [table.entry_slots]
     for piece in pieces:
         assert (piece.data_ptr() - whole.data_ptr()) % 16 == 0
+    for placed in (placement.source_slots, placement.target_slots, placement.positions):
+        assert placed.data_ptr() % 16 == 0

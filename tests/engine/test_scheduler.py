@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypic_sdk.engine.batch import Batch, StepResult
+from hypic_sdk.engine.batch import Batch
 from hypic_sdk.engine.engine import Engine
+from hypic_sdk.engine.launched import Launched
 from hypic_sdk.transport.messages import FinishReason, TokenEvent
 from tests.engine.harness import (
     answer,
@@ -23,13 +24,13 @@ from tests.engine.prompts import inner, prompt_of, tokens
 def record(engine: Engine) -> list[Batch]:
     """Every batch that the engine runs from now on."""
     batches: list[Batch] = []
-    run = engine._runner.run
+    launch = engine._runner.launch
 
-    def spy(batch: Batch) -> StepResult:
+    def spy(batch: Batch) -> Launched:
         batches.append(batch)
-        return run(batch)
+        return launch(batch)
 
-    engine._runner.run = spy
+    engine._runner.launch = spy
     return batches
 
 

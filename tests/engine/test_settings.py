@@ -116,6 +116,11 @@ def test_which_forwards_are_row_independent(determinism, cold, live):
     assert settings.row_independent(has_cold=False) is live
 
 
+@pytest.mark.parametrize(("overlap", "is_on"), [(False, False), (True, True), ("auto", False)])
+def test_steps_overlap_where_they_are_told_to_or_on_cuda(overlap, is_on):
+    assert resolve(EngineConfig(overlap=overlap)).overlap is is_on  # here on a CPU
+
+
 def test_a_model_elsewhere_than_configured_is_refused():
     with pytest.raises(ConfigError):
         resolve(EngineConfig(dtype="bfloat16"))

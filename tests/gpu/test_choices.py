@@ -30,9 +30,9 @@ from hypic_sdk.kernels.short_conv import reference as short_conv_reference
 @pytest.mark.parametrize(
     ("op", "door", "definition"),
     [
-        ("add_gated", mlp, mlp_reference),
         ("add_rms_norm", norm, norm_reference),
         ("delta_gates", delta_gates, delta_gates_reference),
+        ("gate_heads", mlp, mlp_reference),
         ("gated_rms_norm", norm, norm_reference),
         ("live_attention", live_attention, live_attention_reference),
         ("live_scan", live_scan, live_scan_reference),
@@ -41,6 +41,7 @@ from hypic_sdk.kernels.short_conv import reference as short_conv_reference
         ("experts", experts, experts_reference),
         ("rms_norm", norm, norm_reference),
         ("route", experts, experts_reference),
+        ("route_with_swiglu", experts, experts_reference),
         ("segment_scan", segment_scan, segment_scan_reference),
         ("short_conv", short_conv, short_conv_reference),
         ("swiglu", mlp, mlp_reference),

@@ -38,6 +38,28 @@ def transitions_of(
     return pairs
 
 
+@pytest.mark.parametrize("kind", ["fp16", "int8"])
+@pytest.mark.parametrize("shape", [SHAPE, Shape(2, 70, 130), Shape(4, 128, 64)], ids=str)
+def test_bits_are_the_same_for_every_block_of_columns(device, kind, shape, monkeypatch):
+    """Many sequences go in wider blocks; columns of a state are of sizes from 1 to 10^6."""
+    rng = torch.Generator().manual_seed(3)
+    inputs = on(device, inputs_of(shape, NUM_ROWS, 7, torch.bfloat16))
+    sizes = 10.0 ** torch.linspace(0, 6, shape.V)
+    start = (torch.randn(14, shape.H, shape.K, shape.V, generator=rng) * sizes).to(device)
+    transitions = transitions_of(kind, start, rng)
+    found = []
+    for many in (1, 10**6):
+        monkeypatch.setattr(tiles, "_MANY_WALKERS", many)
+        states, out = start.clone(), torch.full_like(inputs.value, torch.nan)
+        items = [*one_request(1, 8), *one_request(43, 10)]
+        options = {"gap_rotation": None, "use_transition": True}
+        kernel.live_scan(inputs, items, states, transitions, out, **options)
+        found.append((out.nan_to_num(0.0), states))
+    (out, states), (narrow_out, narrow_states) = found
+    assert torch.equal(out, narrow_out)
+    assert torch.equal(states, narrow_states)
+
+
 @pytest.mark.parametrize("kind", ["fp16", "fp32", "int8"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [SHAPE, Shape(2, 70, 130), Shape(4, 17, 6)], ids=str)

@@ -16,7 +16,11 @@ from tests.engine.prompts import prompt_of, tokens
 from tests.engine.replayed import prompts
 from tests.gpu.engines import engine_on
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # torch says so once a process, wherever the mode is set first
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+]
 
 DRAWN = SamplingParams(
     max_tokens=24, temperature=0.8, top_p=0.9, min_p=0.01, presence_penalty=0.4, seed=3,

@@ -48,7 +48,8 @@ def test_linear(device, dtype, sizes, row_independent):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs"), [(40, 3), (300, 96), (1000, 191), (2048, 12352), (512, 2048)]
+    ("inputs", "outputs"),
+    [(40, 3), (300, 96), (1000, 191), (2048, 12352), (512, 2048), (2048, 1288), (4096, 2048)],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_rows_bits_are_its_own_in_linear(device, dtype, inputs, outputs):

@@ -12,7 +12,11 @@ from hypic_sdk.config import Determinism
 from tests.engine.harness import drain, request_of
 from tests.gpu.engines import engine_on, two_documents
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # torch says so once a process, wherever the mode is set first
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+]
 
 
 @pytest.fixture

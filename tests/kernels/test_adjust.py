@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hypic_sdk.kernels.sample.edits import Bans, Biases, LogitEdits, Masks, Penalties
 from hypic_sdk.kernels.sample.op import adjust
@@ -186,3 +189,36 @@ def test_wrong_shapes_are_named():
         adjust(logits, LogitEdits(masks=Masks(row, torch.zeros(1, 1, dtype=torch.int32))))
     with pytest.raises(ValueError, match="float16"):
         adjust(logits.half(), LogitEdits())
+
+
+class NoHostNumbers(TorchDispatchMode):
+    """Refuses what brings a number of the host's to a device, for which a host would wait."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        # on a CUDA device `x[rows, ids] = number` makes it on the host, and waits until it is there
+        assert func._schema.name != "aten::scalar_tensor", "a number is written by index"
+        given = [one for one in tree_leaves(args) if torch.is_tensor(one)]
+        assert all(one.device.type == "meta" for one in given), func._schema.name
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_edit_brings_a_number_of_the_hosts_to_the_device():
+    """On a device of shapes alone, with every edit there is."""
+
+    def there(*sizes: int, dtype: torch.dtype = torch.long) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="meta")
+
+    numbers = [there(2, dtype=torch.float64) for _ in range(3)]
+    edits = LogitEdits(
+        masks=Masks(there(2), there(2, 2, dtype=torch.int32)),
+        bans=Bans(there(3), there(3)),
+        biases=Biases(there(3), there(3), numbers[0].new_empty(3)),
+        penalties=Penalties(
+            there(2), there(2, VOCAB, dtype=torch.bool), there(2, VOCAB, dtype=torch.int32),
+            *numbers,
+        ),
+    )  # fmt: skip
+    with NoHostNumbers():
+        assert adjust(there(4, VOCAB, dtype=torch.float32), edits).shape == (4, VOCAB)

@@ -7,8 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypic_sdk.kernels.experts import grouped, kernel, reference
-from hypic_sdk.kernels.experts.op import Routing, experts, route, suits_grouped
+from hypic_sdk.kernels.experts import grouped, kernel, order, reference
+from hypic_sdk.kernels.experts.op import (
+    Routing,
+    Shared,
+    experts,
+    route,
+    route_with_swiglu,
+    suits_grouped,
+)
+from hypic_sdk.kernels.mlp import kernel as mlp_kernel
+from hypic_sdk.kernels.mlp.op import swiglu
 from tests.closeness import assert_close
 
 # two products of up to 70 terms; bf16: the inner activations and the result are rounded, 2^-9 each
@@ -18,6 +27,20 @@ BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-7}
 def draw(num_experts: int, width: int, inner: int, dtype: torch.dtype):
     gate_up = torch.randn(num_experts, 2 * inner, width).to(dtype)
     return gate_up, torch.randn(num_experts, width, inner).to(dtype)
+
+
+def draw_shared(num_rows: int, width: int, dtype: torch.dtype, device: str = "cpu") -> Shared:
+    """As a layer has them: slices of wider rows, whose other numbers are NaN."""
+    outputs = torch.full((num_rows, width + 3), torch.nan, dtype=dtype, device=device)[:, :width]
+    gate = torch.full((num_rows, 9), torch.nan, dtype=dtype, device=device)[:, 4:5]
+    outputs.copy_(torch.randn(num_rows, width))
+    gate.copy_(2.0 * torch.randn(num_rows, 1))
+    return Shared(outputs, gate)
+
+
+def share_of(shared: Shared | None) -> torch.Tensor | float:
+    """What is added to the routed experts, in fp64."""
+    return 0.0 if shared is None else shared.outputs.double() * shared.gate.double().sigmoid()
 
 
 def dense(x, routing: Routing, gate_up, down) -> torch.Tensor:
@@ -46,9 +69,11 @@ def test_agrees_with_the_definition(tiles, num_experts, top_k, sizes, dtype, row
     x = torch.randn(16 * tiles, sizes[0]).to(dtype)
     logits = torch.randn(len(x), num_experts).to(dtype)
     routing = route(logits, top_k=min(top_k, num_experts), renormalise=True)
-    got = experts(x, routing, gate_up, down, row_independent=row_independent)
+    shared = draw_shared(*x.shape, dtype) if seed % 2 else None
+    got = experts(x, routing, gate_up, down, row_independent=row_independent, shared=shared)
     assert got.dtype == dtype
-    assert_close("experts", got, dense(x, routing, gate_up, down), rel_rms=BOUNDS[dtype])
+    want = dense(x, routing, gate_up, down) + share_of(shared)
+    assert_close("experts", got, want, rel_rms=BOUNDS[dtype])
 
 
 def test_any_row_count_without_row_independence():
@@ -116,21 +141,33 @@ def test_a_rows_bits_depend_on_no_other_row_and_not_on_its_place(
     assert torch.equal(run(some), whole[some])
 
 
-# the library's product on a CPU sums in another order than ours
+# the library's product on a CPU sums in another order than ours, and the interpreter cuts the bits
+# of bf16 off where a GPU rounds them
 GROUPED_BOUNDS = {torch.float32: 1e-6, torch.bfloat16: 2**-6, torch.float16: 2**-9}
 
+# small, so that experts end within tiles and between them
+TILE = grouped.ExpertTile(16, 16, 16, 4, 2)
+TILES = {
+    "a program a tile": TILE,
+    "weights left": TILE._replace(weights_left=True),
+    "described": TILE._replace(described=True),
+    "a program an expert": TILE._replace(split=1, weights_left=True, described=True),
+    "three programs an expert": TILE._replace(split=3),
+}
 
-@settings(max_examples=25)  # the interpreter runs one program at a time
+
+@settings(max_examples=16)  # the interpreter runs one program at a time
 @given(
-    num_rows=st.sampled_from([0, 1, 5, 17, 40]),
-    num_experts=st.integers(1, 9),
+    num_rows=st.sampled_from([0, 1, 5, 17, 30]),
+    num_experts=st.integers(1, 5),
+    path=st.sampled_from(["reading", "library", "alike"]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
-    row_independent=st.booleans(),
+    has_shared=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_the_grouped_product_is_the_definition(num_rows, num_experts, dtype, row_independent, seed):
+def test_every_path_is_the_definition(num_rows, num_experts, path, dtype, has_shared, seed):
     """Experts without a row, with all rows, with rows for one tile and for several."""
-    if row_independent and dtype == torch.bfloat16:
+    if path != "library" and dtype == torch.bfloat16:
         dtype = torch.float16  # the interpreter multiplies no bf16
     torch.manual_seed(seed)
     gate_up, down = draw(num_experts, 16, 24, dtype)
@@ -138,38 +175,83 @@ def test_the_grouped_product_is_the_definition(num_rows, num_experts, dtype, row
     routing = route(
         torch.randn(num_rows, num_experts), top_k=1 + seed % num_experts, renormalise=True
     )
+    shared = draw_shared(num_rows, 16, dtype) if has_shared else None
+    tiles = None if path == "library" else grouped.Tiles(TILE, TILE)
     with (
-        mock.patch.object(kernel, "_LARGEST_BLOCK", 32),
+        mock.patch.object(order, "_LARGEST_WHOLE", 32),
+        mock.patch.object(order, "_BLOCK", 32),
         mock.patch.object(kernel, "_BLOCK_D", 8),
+        mock.patch.object(kernel, "fitting_tiles", return_value=tiles),
+        mock.patch.object(torch.Tensor, "new_empty", poisoned),
     ):
-        got = kernel.experts(x, *routing, gate_up, down, row_independent=row_independent)
+        got = kernel.experts(
+            x, *routing, gate_up, down, row_independent=path == "alike", shared=shared
+        )
     assert got.dtype == dtype
     assert got.shape == x.shape
     if num_rows:
-        bound = GROUPED_BOUNDS[dtype]
-        assert_close("grouped", got, dense(x, routing, gate_up, down), rel_rms=bound)
+        want = dense(x, routing, gate_up, down) + share_of(shared)
+        assert_close(path, got, want, rel_rms=GROUPED_BOUNDS[dtype])
 
 
-@settings(max_examples=8)  # the interpreter runs one program at a time
+def assert_added_in_two_steps(device: str, dtype: torch.dtype, width: int) -> None:
+    """The sum of the routed experts is rounded, then the share is added: bit by bit."""
+    torch.manual_seed(0)
+    num_rows, top_k = 40, 3
+    products = torch.randn(num_rows * top_k, width).to(device, dtype)
+    places = torch.randperm(num_rows * top_k).view(num_rows, top_k).to(device)
+    indices = torch.rand(num_rows, 7).argsort(-1)[:, :top_k].to(device)
+    weights = torch.rand(num_rows, top_k).to(device)
+    gates = torch.cat([9.0 * torch.randn(20), torch.tensor([0.0, 80.0, -80.0]).repeat(7)])
+    shared = draw_shared(num_rows, width, dtype, device)
+    shared.gate.copy_(gates[:num_rows, None])
+    routed = kernel.combine(products, indices, places, weights, None)
+    with mock.patch.object(torch.Tensor, "new_empty", poisoned):
+        got = kernel.combine(products, indices, places, weights, shared)
+    share = shared.gate.float().sigmoid().to(dtype)
+    assert torch.equal(got, routed + shared.outputs * share)
+
+
+@pytest.mark.parametrize("width", [8, 300])
+def test_the_shared_expert_is_added_in_two_steps(width):
+    """In fp16: of bf16 the interpreter cuts bits off."""
+    assert_added_in_two_steps("cpu", torch.float16, width)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [8, 300, 2048])
+def test_on_a_gpu_the_shared_expert_is_added_in_two_steps(width):
+    assert_added_in_two_steps("cuda", torch.bfloat16, width)
+
+
+@settings(max_examples=20)  # the interpreter runs one program at a time
 @given(
     num_rows=st.integers(1, 40),
     num_experts=st.integers(1, 5),
-    sizes=st.sampled_from([(16, 24), (5, 3), (40, 18)]),
+    sizes=st.sampled_from([(16, 24), (8, 8), (40, 18)]),
+    tile=st.sampled_from(list(TILES)),
+    crowded=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_every_place_gets_the_product_of_its_row_and_expert(num_rows, num_experts, sizes, seed):
-    """In small tiles, so that experts end within and between them; what nobody wrote is poison.
+def test_every_place_gets_the_product_of_its_row_and_expert(
+    num_rows, num_experts, sizes, tile, crowded, seed
+):
+    """Whatever the tiles, with all rows in one expert too; what nobody wrote is poison.
 
     That a row's bits are its own is seen on a GPU: the interpreter's products are a CPU library's.
     """
     torch.manual_seed(seed)
+    if TILES[tile].described:
+        sizes = tuple(size // 8 * 8 for size in sizes)  # of 16 bytes, as `suits_grouped` demands
     gate_up, down = draw(num_experts, *sizes, torch.float16)
     x = torch.randn(num_rows, sizes[0]).half()
-    routing = route(torch.randn(num_rows, num_experts), top_k=min(2, num_experts), renormalise=True)
-    tile = grouped.Tile(16, 16, 16, 4, 2)
-    rows, _, ends = kernel._order(routing.indices, num_experts)
+    logits = torch.randn(num_rows, num_experts)
+    logits[:, seed % num_experts] += 100.0 * crowded
+    indices = route(logits, top_k=min(1 + seed % 2, num_experts), renormalise=True).indices
+    rows, _, ends = order.order(indices, num_experts)
+    tiles = grouped.Tiles(TILES[tile], TILES[tile])
     with mock.patch.object(torch.Tensor, "new_empty", poisoned):
-        products = grouped.grouped_products(x, rows, ends, gate_up, down, tile, tile)
+        products = grouped.grouped_products(x, rows, ends, gate_up, down, tiles)
     assert products.isfinite().all()
     experts_of_places = torch.repeat_interleave(
         torch.arange(num_experts), ends.diff(prepend=ends[:1] * 0)
@@ -180,10 +262,118 @@ def test_every_place_gets_the_product_of_its_row_and_expert(num_rows, num_expert
         assert_close("product", got, want, rel_rms=2**-8)
 
 
+LIMITS = [limit for limit, _ in grouped.READING]
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("mean", [0.5, *LIMITS, *(limit + 1 for limit in LIMITS), "alike", "else"])
+def test_the_tiles_of_every_mean_are_the_definition(mean, crowded):
+    """Up to a limit and beyond it; all rows in one expert; padding is zero and goes with row 0."""
+    torch.manual_seed(0)
+    num_experts, top_k = 4, 2
+    num_rows = int((3 if isinstance(mean, str) else mean) * num_experts / top_k)
+    gate_up, down = draw(num_experts, 40, 24, torch.float16)
+    x = torch.randn(num_rows, 40).half()
+    logits = torch.randn(num_rows, num_experts)
+    logits[:, 2] += 100.0 * crowded
+    count = max(1, num_rows - 2)
+    top_k = top_k - crowded
+    routing = route(logits, top_k=top_k, renormalise=True, row_count=torch.tensor([count]))
+    with (
+        mock.patch.object(grouped, "_holds_tiles", return_value=mean != "else"),
+        mock.patch.object(torch.Tensor, "new_empty", poisoned),
+    ):
+        got = kernel.experts(x, *routing, gate_up, down, row_independent=isinstance(mean, str))
+    own = Routing(*(part[:count] for part in routing))
+    want = dense(x[:count], own, gate_up, down)
+    assert_close(f"mean {mean}", got[:count], want, rel_rms=GROUPED_BOUNDS[torch.float16])
+    assert not got[count:].any()
+
+
+@settings(max_examples=25)  # the interpreter runs one program at a time
+@given(
+    num_rows=st.integers(1, 60),
+    num_experts=st.integers(1, 9),
+    top_k=st.integers(1, 4),
+    sizes=st.sampled_from([(4096, 256, 32, 512), (4, 16, 4, 2), (4, 8, 8, 4), (4, 4, 32, 64)]),
+    crowded=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_the_order_is_a_stable_sort(num_rows, num_experts, top_k, sizes, crowded, seed):
+    """Looked at whole, and in blocks whose ends fall anywhere, added up in one step and in many."""
+    torch.manual_seed(seed)
+    indices = torch.randint(0, 1 if crowded else num_experts, (num_rows, top_k))
+    indices += (num_experts - 1) * crowded
+    names = ("_LARGEST_WHOLE", "_BLOCK", "_AFTER", "_BLOCKS")
+    with (
+        mock.patch.multiple(order, **dict(zip(names, sizes, strict=True))),
+        mock.patch.object(torch.Tensor, "new_empty", poisoned),
+    ):
+        assert_stably_sorted(indices, num_experts)
+
+
+def assert_stably_sorted(indices, num_experts):
+    rows, places, ends = order.order(indices, num_experts)
+    sorted_choices = indices.flatten().argsort(stable=True)
+    assert torch.equal(rows, sorted_choices // indices.shape[1])
+    assert torch.equal(places, sorted_choices.argsort())
+    assert torch.equal(ends, indices.flatten().bincount(minlength=num_experts).cumsum(0).int())
+    assert rows.dtype == places.dtype == torch.int64
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_experts", [1, 60, 256])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_on_a_gpu_the_order_is_a_stable_sort(num_experts, crowded):
+    """Of as many choices as are looked at whole, of one more, and of several steps of blocks."""
+    largest, steps = order._LARGEST_WHOLE, 2 * order._BLOCK * order._BLOCKS
+    for count in (1, 2000, largest, largest + 1, 80_000, steps + 77):
+        indices = torch.randint(0, num_experts, (count, 1), device="cuda")
+        assert_stably_sorted(indices * 0 + num_experts - 1 if crowded else indices, num_experts)
+
+
 def poisoned(self, *args, **more):
     """new_empty, with nothing in it that could be taken for a result."""
     out = torch.empty(*args, **{"dtype": self.dtype, **more})
-    return out.fill_(torch.nan) if out.is_floating_point() else out
+    return out.fill_(torch.nan if out.is_floating_point() else -(2**30))
+
+
+@pytest.mark.parametrize(("index", "major", "holds"), [(70, 8, False), (71, 9, True)])
+def test_the_mean_number_of_rows_picks_the_tiles(index, major, holds, monkeypatch):
+    """On devices that hold them; on others the library's products serve, or tiles without a unit.
+
+    Row-independent, the tiles are the same for any number of rows.
+    """
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
+
+    def pick(count, row_independent):
+        device = torch.device("cuda", index)
+        return grouped.fitting_tiles(count, 8, device, row_independent=row_independent)
+
+    counts = [int(8 * limit) + more for limit in LIMITS for more in (0, 1)]
+    wanted = [*[tiles for _, tiles in grouped.READING for _ in range(2)][1:], grouped.ALIKE]
+    assert [pick(count, False) for count in counts] == (wanted if holds else [None] * len(counts))
+    alike = grouped.ALIKE if holds else grouped.ELSEWHERE
+    assert {pick(count, True) for count in (1, *counts, 10**6)} == {alike}
+    assert holds or not any(tile.described for tile in alike)
+    assert not any(tile.split for tile in alike), "the tiles of a row's own place"
+
+
+@pytest.mark.parametrize("row_independent", [False, True])
+@pytest.mark.parametrize("holds", [False, True])
+def test_the_library_serves_where_tiles_do_not_fit(row_independent, holds, monkeypatch):
+    seen = {}
+    for name in ("grouped_products", "library_products"):
+        monkeypatch.setattr(kernel, name, lambda *given, name=name: seen.update({name: given}))
+    monkeypatch.setattr(kernel, "combine", lambda *given: None)
+    monkeypatch.setattr(grouped, "_holds_tiles", lambda device: holds)
+    indices, weights = torch.zeros(3, 1, dtype=torch.int64), torch.ones(3, 1)
+    gate_up, down = draw(2, 8, 8, torch.float32)
+    kernel.experts(
+        torch.zeros(3, 8), indices, weights, gate_up, down, row_independent=row_independent
+    )
+    wanted = "grouped_products" if holds or row_independent else "library_products"
+    assert list(seen) == [wanted]
 
 
 @settings(max_examples=25)  # the interpreter runs one program at a time
@@ -209,12 +399,79 @@ def test_the_kernel_routes_as_the_definition(num_rows, num_experts, renormalise,
         assert ((again >= 0) & (again < num_experts)).all(), "what is no number goes somewhere"
 
 
+def projection(
+    num_rows: int, num_experts: int, inner: int, dtype: torch.dtype, device: str = "cpu"
+):
+    """Router logits, and gate and up beside them; what else is in their rows is NaN."""
+    shape = num_rows, 2 * inner + num_experts + 5
+    rows = torch.full(shape, torch.nan, dtype=dtype, device=device)
+    gate_up, logits = rows[:, 1 : 1 + 2 * inner], rows[:, 2 * inner + 3 : -2]
+    gate_up.copy_(3.0 * torch.randn(num_rows, 2 * inner))
+    logits.copy_(torch.randn(num_rows, num_experts))
+    return logits, gate_up
+
+
+@settings(max_examples=25)  # the interpreter runs one program at a time
+@given(
+    num_rows=st.integers(0, 9),
+    num_experts=st.integers(1, 9),
+    inner=st.sampled_from([1, 7, 8, 20]),
+    count=st.none() | st.integers(0, 9),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.float16]),
+    seed=st.integers(0, 2**31),
+)
+def test_route_with_swiglu_is_both_bit_by_bit(num_rows, num_experts, inner, count, dtype, seed):
+    """Of one block of columns, and of several; padding has its own inner activations."""
+    torch.manual_seed(seed)
+    logits, gate_up = projection(num_rows, num_experts, inner, dtype)
+    row_count = None if count is None else torch.tensor([min(count, num_rows)])
+    top_k, renormalise = 1 + seed % num_experts, seed % 2 == 0
+    options = {"top_k": top_k, "renormalise": renormalise, "row_count": row_count}
+    routing, got = route_with_swiglu(logits, gate_up, **options)
+    for mine, own in zip(
+        (*routing, got), (*route(logits, **options), swiglu(gate_up)), strict=True
+    ):
+        assert torch.equal(mine, own)
+    if dtype == torch.float64:
+        return
+    wanted = top_k, renormalise, row_count
+    own = *kernel.route(logits, *wanted), mlp_kernel.swiglu(gate_up)
+    with (
+        mock.patch.object(kernel, "_BLOCK_I", 8),
+        mock.patch.object(torch.Tensor, "new_empty", poisoned),
+    ):
+        together = kernel.route_with_swiglu(logits, gate_up, *wanted)
+    for mine, alone in zip(together, own, strict=True):
+        assert mine.dtype == alone.dtype
+        assert torch.equal(mine, alone)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 256, 512), (37, 60, 1408), (300, 8, 100)], ids=str)
+def test_on_a_gpu_route_with_swiglu_is_both_bit_by_bit(sizes, dtype):
+    logits, gate_up = projection(*sizes, dtype, "cuda")
+    row_count = torch.tensor([max(1, sizes[0] - 3)], device="cuda")
+    options = {"top_k": 8, "renormalise": True, "row_count": row_count}
+    routing, inner = route_with_swiglu(logits, gate_up, **options)
+    own = *route(logits, **options), swiglu(gate_up)
+    for mine, alone in zip((*routing, inner), own, strict=True):
+        assert torch.equal(mine, alone)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "sizes", [(8, 2, 256, 96), (64, 8, 512, 128), (256, 8, 2048, 512)], ids=str
 )
-def test_on_a_gpu_the_grouped_product_is_row_independent(sizes):
-    """Any batch, any order, and more rows than one call takes: the same bits for a row."""
+@pytest.mark.parametrize("holds", [False, True])
+def test_on_a_gpu_the_grouped_product_is_row_independent(sizes, holds, monkeypatch):
+    """Any batch, any order, and more rows than one call takes: the same bits for a row.
+
+    With the tiles of this device, and with those that fit any.
+    """
+    monkeypatch.setattr(
+        grouped, "_holds_tiles", lambda device, own=grouped._holds_tiles: holds and own(device)
+    )
     num_experts, top_k, width, inner = sizes
     torch.manual_seed(0)
     gate_up = torch.randn(num_experts, 2 * inner, width, device="cuda").bfloat16() / width**0.5
@@ -241,6 +498,34 @@ def test_on_a_gpu_the_grouped_product_is_row_independent(sizes):
         assert torch.equal(run(chosen), whole[chosen]), count
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "sizes", [(8, 2, 256, 96), (64, 8, 512, 128), (256, 8, 2048, 512)], ids=str
+)
+def test_on_a_gpu_every_number_of_rows_is_the_definition(sizes):
+    """Of all paths, with padding in every batch; a batch has the same bits twice."""
+    num_experts, top_k, width, inner = sizes
+    torch.manual_seed(0)
+    gate_up = torch.randn(num_experts, 2 * inner, width, device="cuda").bfloat16() / width**0.5
+    down = torch.randn(num_experts, width, inner, device="cuda").bfloat16() / inner**0.5
+    per_expert = num_experts // top_k
+    limits = [int(limit * per_expert) for limit in LIMITS]
+    for count in (1, *(limit + more for limit in limits for more in (-1, 0, 1))):
+        x = torch.randn(count + 1, width, device="cuda").bfloat16()
+        logits = torch.randn(len(x), num_experts, device="cuda")
+        row_count = torch.tensor([count], device="cuda")
+        routing = route(logits, top_k=top_k, renormalise=True, row_count=row_count)
+        got, again = (experts(x, routing, gate_up, down, row_independent=False) for _ in range(2))
+        assert torch.equal(got, again)
+        want = reference.experts(x, *routing, gate_up, down, row_independent=False)
+        shared = draw_shared(*x.shape, torch.bfloat16, "cuda")
+        whole = experts(x, routing, gate_up, down, row_independent=False, shared=shared)
+        assert torch.equal(whole, got + shared.outputs * shared.gate.float().sigmoid().bfloat16())
+        # both round inner activations and result to bf16, the reference each product too
+        assert_close(f"{count} rows", got[:count].cpu(), want[:count].cpu(), rel_rms=2**-6)
+        assert not got[count:].any()
+
+
 def test_wrong_shapes_are_named():
     gate_up, down = draw(4, 5, 3, torch.float32)
     x, routing = torch.randn(3, 5), route(torch.randn(3, 4), top_k=2, renormalise=True)
@@ -248,5 +533,20 @@ def test_wrong_shapes_are_named():
         experts(x, routing, gate_up, down[..., 1:], row_independent=False)
     with pytest.raises(ValueError, match=r"\(3, 2\).*\(2, 5\)"):
         experts(x[1:], routing, gate_up, down, row_independent=False)
+    outputs, gate = draw_shared(3, 5, torch.float32)
+    for shared, said in (
+        (Shared(outputs[:, 1:], gate), r"\(3, 4\)"),
+        (Shared(outputs, gate[1:]), r"\(2, 1\)"),
+        (Shared(outputs, gate.double()), "float64"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            experts(x, routing, gate_up, down, row_independent=False, shared=shared)
+    for gate_up, said in (
+        (torch.randn(2, 6), r"\(2, 6\).*\(3, 4\)"),
+        (torch.randn(3, 5), r"\(3, 5\)"),
+        (torch.randn(3, 6).double(), "float64"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            route_with_swiglu(torch.randn(3, 4), gate_up, top_k=2, renormalise=True)
     with pytest.raises(ValueError, match="top 5"):
         route(torch.randn(3, 4), top_k=5, renormalise=True)

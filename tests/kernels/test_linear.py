@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypic_sdk.kernels.linear import kernel, reference
 from hypic_sdk.kernels.linear.op import linear
@@ -98,6 +99,7 @@ def test_wrong_shapes_are_named():
 
 
 SMALL_TILE = kernel.Tile(16, 16, 16, 4, 2)
+IN_PARTS = kernel.Tile(16, 32, 16, 4, 2, parts=2)
 
 
 @settings(max_examples=20)  # the interpreter runs one program at a time
@@ -113,13 +115,98 @@ def test_the_kernel_is_the_definition(rows, inputs, outputs, has_bias, seed):
     wide, weight, bias = draw(rows, inputs + 3, outputs, torch.float16, seed)
     x, weight = wide[:, :inputs], weight[:, :inputs]
     bias = bias if has_bias else None
-    got = kernel.row_independent_linear(x, weight, bias, SMALL_TILE)
+    got = kernel.addressed_linear(x, weight, bias, SMALL_TILE)
     assert got.shape == (rows, outputs)
     want = x.double() @ weight.double().t() + (bias.double() if has_bias else 0.0)
     if rows:
         assert_close("product", got, want, rel_rms=2**-10)
 
 
-def test_a_weights_tile_follows_from_its_outputs():
-    assert kernel.tile_of(64).outputs < kernel.tile_of(2048).outputs
-    assert kernel.tile_of(2048) == kernel.tile_of(12288)
+@settings(max_examples=30)
+@given(
+    rows=st.integers(0, 70),
+    inputs=st.sampled_from([8, 16, 40, 56]),
+    # 40 and 72 are no multiple of a tile, 33 is no multiple of 16 bytes: written element by element
+    outputs=st.sampled_from([1, 8, 33, 40, 72]),
+    offset=st.sampled_from([0, 1, 3, 8]),
+    tile=st.sampled_from([SMALL_TILE, IN_PARTS]),
+    num_programs=st.sampled_from([1, 3, 100]),
+    has_bias=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_whole_tiles_are_the_definition(
+    rows, inputs, outputs, offset, tile, num_programs, has_bias, seed
+):
+    """A program goes from tile to tile; rows may be a slice, anywhere, of wider ones."""
+    wide, weight, bias = draw(rows, inputs + offset + 8, outputs, torch.float16, seed)
+    x, weight = wide[:, offset : offset + inputs], weight[:, :inputs].contiguous()
+    bias = bias if has_bias else None
+    assert kernel.can_be_described(weight)
+    got = kernel.described_linear(x, weight, bias, tile, num_programs)
+    assert got.shape == (rows, outputs)
+    assert got.is_contiguous()
+    want = x.double() @ weight.double().t() + (bias.double() if has_bias else 0.0)
+    if rows:
+        assert_close("product", got, want, rel_rms=2**-10)
+
+
+@given(
+    rows=st.integers(1, 40),
+    inputs=st.integers(1, 40),
+    offset=st.integers(0, 9),
+    width=st.integers(50, 60),
+)
+def test_a_description_wants_whole_16_bytes(rows, inputs, offset, width):
+    x = torch.empty(rows, width, dtype=torch.float16)[:, offset : offset + inputs]
+    can = inputs % 8 == 0 and offset % 8 == 0 and width % 8 == 0
+    assert kernel.can_be_described(x) == can
+    assert not kernel.can_be_described(torch.empty(8, 16, dtype=torch.float16).t())
+
+
+def test_a_description_is_the_one_that_triton_makes():
+    rows = torch.empty(48, 128, dtype=torch.bfloat16)
+    for matrix in (rows, rows[:, :64], rows[16:], torch.empty_like(rows)):
+        want = TensorDescriptor(matrix, matrix.shape, matrix.stride(), [16, 32])
+        got = kernel._description(matrix, 16, 32)
+        assert type(got) is TensorDescriptor
+        assert got.base is matrix
+        assert vars(got) == vars(want)
+
+
+@pytest.mark.parametrize("fetches", [True, False])
+@pytest.mark.parametrize("inputs", [40, 44])
+def test_a_kernel_follows_from_weight_and_device(monkeypatch, fetches, inputs):
+    """Never from the rows: in another kernel they might get other bits."""
+    taken = []
+
+    def noted(name):
+        whole = getattr(kernel, name)
+
+        def run(*tensors):
+            taken.append(name)
+            return whole(*tensors, SMALL_TILE)
+
+        return run
+
+    for name in ("described_linear", "addressed_linear"):
+        monkeypatch.setattr(kernel, name, noted(name))
+    monkeypatch.setattr(kernel, "_fetches_tiles", lambda device: fetches)
+    _, weight, bias = draw(1, inputs, 20, torch.float16)
+    for rows, more in ((1, 0), (20, 0), (20, 1), (20, 8)):
+        x = draw(rows, inputs + more, 1, torch.float16)[0][:, more:]
+        got = kernel.row_independent_linear(x, weight, bias)
+        want = x.double() @ weight.double().t() + bias.double()
+        assert_close("product", got, want, rel_rms=2**-10)
+    described = fetches and inputs % 8 == 0
+    assert set(taken) == {"described_linear" if described else "addressed_linear"}
+
+
+@pytest.mark.parametrize("tile_of", [kernel.tile_of, kernel.described_tile_of])
+def test_a_weights_tile_follows_from_its_outputs(tile_of):
+    assert tile_of(64).outputs < tile_of(2048).outputs <= tile_of(12288).outputs
+    assert tile_of(4096) == tile_of(12288)
+    for outputs in (64, 1288, 12352):
+        tile = tile_of(outputs)
+        fetched = tile.num_stages * tile.inputs * (tile.rows + tile.outputs)
+        written = tile.rows * tile.outputs // tile.parts
+        assert 2 * (fetched + written) <= 227 << 10  # bytes that a program of an H200 may have

@@ -10,6 +10,13 @@ from hypothesis import strategies as st
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.live_attention import kernel, plan
 from hypic_sdk.kernels.live_attention.op import live_attention
+from hypic_sdk.kernels.live_attention.table import (
+    NO_MERGE,
+    NO_TASK,
+    AttentionLaunch,
+    AttentionTable,
+)
+from hypic_sdk.kernels.live_scan.plan import LONGEST_WALK
 from tests.closeness import assert_close
 
 # sums of up to a hundred terms; bf16: weights and result are rounded, 2^-9 each, values are exact
@@ -154,10 +161,14 @@ def test_wrong_shapes_are_named():
 
 
 def by_kernel(query, runs, keys, values, scale):
-    """The kernel's path over an output of zeros."""
-    out = torch.zeros(query.shape, dtype=query.dtype)
+    """The kernel's path over an output of NaN; zeros in rows of no run, which it leaves alone."""
+    out = torch.full(query.shape, torch.nan, dtype=query.dtype)
     kernel.live_attention(query, runs, keys, values, scale=scale, out_LQE=out)
-    return out
+    padding = torch.ones(query.shape[0], dtype=torch.bool)
+    for run in runs:
+        padding[run.row_start : run.row_stop] = False
+    assert out[padding].isnan().all()
+    return out.masked_fill(padding[:, None, None], 0.0)
 
 
 @given(batch=batches(), seed=st.integers(0, 2**31))
@@ -206,10 +217,93 @@ def test_the_kernel_agrees_with_the_definition(batch, heads, head_size, dtype, s
     assert got.dtype == dtype
     want = naive(query, runs, keys, values, 0.3)
     assert_close("attention", got, want, rel_rms=KERNEL_BOUNDS[dtype])
-    padding = torch.ones(num_rows, dtype=torch.bool)
+
+
+@pytest.fixture
+def ranges(monkeypatch):
+    """For each launch over ranges: whether its keys and values are copied as tiles."""
+    found, rows_of = [], kernel._rows_of
+
+    def spied(*arguments):
+        rows = rows_of(*arguments)
+        found.append(rows is not None)
+        return rows
+
+    monkeypatch.setattr(kernel, "_rows_of", spied)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("head_size", "is_copied"),
+    [(64, True), (16, True), (21, False), (24, False)],  # tiles are powers of two
+)
+@pytest.mark.parametrize("heads", [(3, 3), (16, 2), (6, 1)])
+@pytest.mark.parametrize("first_position", [0, 75])
+def test_a_long_run_is_the_same_over_a_range_and_over_scattered_slots(
+    first_position, heads, head_size, is_copied, ranges, monkeypatch
+):
+    """Full blocks, the diagonal and the last rows; whatever is behind its last key is not read."""
+    cut_keys(monkeypatch, 16, 16)
+    num_rows, (Q, G) = 45, heads
+    num_keys = first_position + num_rows
+    query, keys, values = tensors(num_rows + 4, Q, G, head_size, torch.float16, seed=first_position)
+
+    def found(slots: torch.Tensor) -> torch.Tensor:
+        slabs = torch.full((2, *keys.shape), torch.nan, dtype=torch.float16)
+        slabs[0, slots], slabs[1, slots] = keys[:num_keys], values[:num_keys]
+        run = AttentionRun.over(2, 2 + num_rows, first_position, slots)
+        return by_kernel(query, [run], slabs[0], slabs[1], scale=0.2)
+
+    in_order = torch.arange(num_keys)
+    got = found(in_order + 11)
+    run = AttentionRun.over(2, 2 + num_rows, first_position, in_order)
+    want = naive(query, [run], keys, values, 0.2)
+    assert_close("attention", got, want, rel_rms=KERNEL_BOUNDS[torch.float16])
+    assert ranges == [is_copied, is_copied], "keys and values"
+    scattered = torch.randperm(NUM_SLOTS)[:num_keys]
+    assert torch.equal(found(scattered), got)
+    assert len(ranges) == 2, "scattered slots are read one by one"
+
+
+def test_ranges_whose_heads_lie_apart_are_read_slot_by_slot(ranges, monkeypatch):
+    cut_keys(monkeypatch, 16, 16)
+    query, keys, values = tensors(40, 4, 2, 32, torch.float16)
+    runs = [AttentionRun.over(0, 40, 30, torch.arange(5, 75))]
+    narrow = query[..., :16], runs, keys[..., :16], values[..., 16:]
+    got = by_kernel(*narrow, scale=0.3)
+    assert_close("attention", got, naive(*narrow, 0.3), rel_rms=KERNEL_BOUNDS[torch.float16])
+    assert ranges == [False, False]
+
+
+def test_ranges_scattered_and_short_runs_share_a_call(ranges, monkeypatch):
+    cut_keys(monkeypatch, 16, 16)
+    query, keys, values = tensors(90, 6, 2, 16, torch.float16)
+    spans = ((0, 30, 50, False), (31, 60, 0, True), (60, 61, 99, False), (64, 90, 7, True))
+    runs = [
+        AttentionRun.over(a, b, n, (torch.randperm if mixed else torch.arange)(n + b - a))
+        for a, b, n, mixed in spans
+    ]
+    got = by_kernel(query, tuple(runs), keys, values, scale=0.3)
+    want = naive(query, runs, keys, values, 0.3)
+    assert_close("attention", got, want, rel_rms=KERNEL_BOUNDS[torch.float16])
+    assert ranges == [True, True]
     for run in runs:
-        padding[run.row_start : run.row_stop] = False
-    assert got[padding].eq(0).all()
+        rows = slice(run.row_start, run.row_stop)
+        assert torch.equal(by_kernel(query, [run], keys, values, scale=0.3)[rows], got[rows])
+
+
+def test_tasks_and_sums_of_nobody_do_nothing():
+    """What a table has room for beyond its batch; the output stays as it was."""
+    query, keys, values = tensors(5, 6, 2, 16, torch.float16)
+    launch = AttentionLaunch(
+        16, torch.tensor([NO_TASK] * 3), torch.tensor([NO_MERGE] * 2), num_partials=3
+    )
+    table = AttentionTable(torch.zeros(0, dtype=torch.int64), (launch,))
+    assert len(NO_TASK) == len(plan.Task._fields)
+    assert len(NO_MERGE) == len(plan.Merge._fields)
+    out = torch.full_like(query, torch.nan)
+    kernel.live_attention(query, table, keys, values, scale=0.3, out_LQE=out)
+    assert out.isnan().all()
 
 
 @given(
@@ -222,14 +316,17 @@ def test_tasks_cover_every_row_and_key_once(batch, split, rows_per_task):
     with pytest.MonkeyPatch.context() as patch:
         cut_keys(patch, *split)
         cut = plan.plan_attention(runs, [1000 * i for i in range(len(runs))], rows_per_task)
-    places = {merge.row: merge for merge in cut.merges}
-    assert len(places) == len(cut.merges), "a row's output is written once"
+    tasks = [plan.Task(*numbers) for numbers in cut.tasks.tolist()]
+    sums = [plan.Merge(*numbers) for numbers in cut.merges.tolist()]
+    places = {merge.row: merge for merge in sums}
+    assert len(places) == len(sums), "a row's output is written once"
     merges: dict[int, plan.Merge | None] = {}
     seen = set()
-    for task in cut.tasks:
+    for task in tasks:
         assert 1 <= task.num_rows <= rows_per_task
         assert task.first_key < task.stop_key
         run = runs[task.slots_start // 1000]
+        assert task.first_slot == (-1 if run.contiguous_start is None else run.contiguous_start)
         assert task.position == run.first_position + task.row - run.row_start
         for place, row in enumerate(range(task.row, task.row + task.num_rows)):
             for key in range(task.first_key, task.stop_key):
@@ -246,7 +343,64 @@ def test_tasks_cover_every_row_and_key_once(batch, split, rows_per_task):
         for row in range(run.row_start, run.row_stop):
             position = run.first_position + row - run.row_start
             assert all((row, key) in seen for key in range(position + 1))
-    assert cut.num_partials == sum(m.num_partials for m in cut.merges if m.place == 0)
+    assert cut.num_partials == sum(m.num_partials for m in sums if m.place == 0)
+
+
+def test_a_run_of_a_graph_is_cut_as_without_one():
+    """Graphs have no launch for long runs, whose blocks are others, and so their bits."""
+    assert LONGEST_WALK <= plan.SPLIT_ROWS
+
+
+def plan_by_hand(
+    runs: Sequence[AttentionRun], slots_starts: Sequence[int], rows_per_task: int
+) -> tuple[list[plan.Task], list[plan.Merge]]:
+    """The same tasks and sums, one after the other."""
+    tasks: list[plan.Task] = []
+    merges: list[plan.Merge] = []
+    num_partials = 0
+    for run, start in zip(runs, slots_starts, strict=True):
+        for row in range(run.row_start, run.row_stop, rows_per_task):
+            num_rows = min(rows_per_task, run.row_stop - row)
+            position = run.first_position + row - run.row_start
+            num_keys = position + num_rows
+            step = plan.FEW_KEYS if run.num_rows <= plan.FEW_ROWS else plan.SPLIT_KEYS
+            while num_keys > plan.MOST_STRETCHES * step:
+                step *= 2
+            step = num_keys if run.num_rows > plan.SPLIT_ROWS else step
+            count = -(-num_keys // step)
+            if count > 1:
+                merges += [plan.Merge(row + i, i, num_partials, count) for i in range(num_rows)]
+            first = -1 if run.contiguous_start is None else run.contiguous_start
+            for a in range(0, num_keys, step):
+                partial = num_partials + a // step if count > 1 else -1
+                stop = min(a + step, num_keys)
+                tasks.append(plan.Task(row, num_rows, position, start, a, stop, partial, first))
+            num_partials += count if count > 1 else 0
+    return tasks, merges
+
+
+@given(
+    batch=batches(),
+    split=st.sampled_from([(8, 4), (16, 64), (512, 256)]),
+    rows_per_task=st.sampled_from([1, 2, 5, 16]),
+)
+def test_a_plan_is_the_one_made_by_hand(batch, split, rows_per_task):
+    """In order too: bits follow from the order of parts, and a buffer is filled in order."""
+    runs, _ = batch
+    starts = [7 * i - 3 for i in range(len(runs))]
+    with pytest.MonkeyPatch.context() as patch:
+        cut_keys(patch, *split)
+        cut = plan.plan_attention(runs, starts, rows_per_task)
+        tasks, merges = plan_by_hand(runs, starts, rows_per_task)
+    assert [plan.Task(*numbers) for numbers in cut.tasks.tolist()] == tasks
+    assert [plan.Merge(*numbers) for numbers in cut.merges.tolist()] == merges
+    assert cut.num_partials == sum(task.partial >= 0 for task in tasks)
+    assert cut.tasks.flags.c_contiguous
+    assert cut.merges.flags.c_contiguous
+    falling = cut.longest_first().tasks.tolist()
+    assert sorted(falling) == sorted(map(list, tasks))
+    keys = [task[5] - task[4] for task in falling]
+    assert keys == sorted(keys, reverse=True)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 8, 256])

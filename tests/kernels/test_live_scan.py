@@ -318,7 +318,7 @@ TRANSITIONS = {
 
 
 @pytest.mark.parametrize("kind", TRANSITIONS)
-@pytest.mark.parametrize("dims", [(1, 16, 16), (3, 20, 7), (2, 5, 3), (2, 70, 130)], ids=str)
+@pytest.mark.parametrize("dims", [(1, 16, 16), (3, 20, 7), (2, 5, 3), (1, 70, 66)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_kernel_composes_as_the_definition_does(kind, dims, dtype, device):
     """In interpreter mode without a GPU.  One rounding of each product and sum in fp32."""

@@ -197,6 +197,65 @@ def test_bits_are_the_sequences_own():
         assert want == walk_at(85, 15, [*one_request(1, 6), *one_request(43, 8)], num_walkers)
 
 
+@pytest.mark.parametrize("kind", ["fp16", "int8"])
+def test_bits_are_the_same_for_every_block_of_columns(kind, monkeypatch):
+    """Many sequences go in wider blocks; columns of a state are of sizes from 1 to 10^6."""
+    shape = Shape(1, 17, 70)
+    inputs = inputs_of(shape, 90, 0, torch.bfloat16)
+    start = states_of(shape, 5, 1.0) * 10.0 ** torch.linspace(0, 6, shape.V)
+    transitions = transitions_of(kind, shape, 2, start)
+    items = [*one_request(1, 8), *one_request(45, 11)]
+    blocks, found = [], []
+    launch = tiles._walk_tiles_kernel.run
+    for many in (1, 10**6):
+        monkeypatch.setattr(tiles, "_MANY_WALKERS", many)
+        states = start.clone()
+        seen = mock.Mock(side_effect=launch)
+        with mock.patch.object(tiles._walk_tiles_kernel, "run", seen):
+            out = walked(inputs, items, states, transitions)
+        blocks.append({call.kwargs["BLOCK_V"] for call in seen.call_args_list})
+        found.append((out.nan_to_num(0.0), states))
+    assert blocks == [{64}, {32}]
+    (out, states), (narrow_out, narrow_states) = found
+    assert torch.equal(out, narrow_out)
+    assert torch.equal(states, narrow_states)
+
+
+def decoding(row: int, slot: int) -> list[Item]:
+    """Rows one by one, two at once, none, with a snapshot between."""
+    return [
+        *(Item(LOAD, slot=slot), Item(RUN, row, row + 1), Item(SAVE, slot=slot + 1)),
+        *(Item(RUN, row, row), Item(RUN, row + 1, row + 3), Item(SAVE, slot=slot)),
+    ]
+
+
+@pytest.mark.parametrize("dtype", OUTPUTS)
+@pytest.mark.parametrize("shape", [Shape(2, 17, 6), Shape(1, 5, 40), Shape(3, 20, 33)], ids=str)
+def test_a_few_rows_are_the_definitions_and_their_bits_their_own(shape, dtype):
+    """Of decoding, which goes row by row: each sequence alone, and all of them side by side."""
+    inputs = inputs_of(shape, 9, 0, dtype)
+    sequences = [decoding(3, 4), [Item(LOAD), *decoding(0, 7)[1:]], decoding(6, 10)]
+    start = states_of(shape, 5, 1.0)
+    start[[5, 7, 8, 11]] = torch.nan  # what is written only
+    transitions = transitions_of("fp16", shape, 2, start)
+    together = start.clone()
+    with mock.patch.object(tiles, "walk_tiles", side_effect=AssertionError("no tiles")):
+        out = walked(inputs, [item for one in sequences for item in one], together, transitions)
+    want, want_states = torch.full(inputs.value.shape, torch.nan).double(), start.double()
+    options = {"gap_rotation": None, "use_transition": True}
+    apart, apart_out = start.clone(), torch.full_like(out, torch.nan)
+    for items in sequences:
+        own = walked(inputs, items, apart, transitions)
+        apart_out = torch.where(own.isnan(), apart_out, own)
+        reference.live_scan(in_fp64(inputs), items, want_states, None, want, **options)
+    assert torch.equal(out, apart_out)
+    assert torch.equal(together.nan_to_num(9.0), apart.nan_to_num(9.0))
+    written = ~want_states.isnan()
+    assert torch.equal(~together.isnan(), written)
+    assert_close("states", together[written], want_states[written], rel_rms=1e-6)
+    assert_close("outputs", out, want, rel_rms=2 * torch.finfo(dtype).eps)
+
+
 @pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # of the interpreter's numpy
 def test_what_is_not_finite_is_not_hidden():
     """An infinite number of T or S0, or a NaN, reaches the state that it leads to."""

@@ -1,6 +1,8 @@
-"""Gates of feed-forward blocks: the definition, and the kernel in interpreter mode."""
+"""Gates of blocks: the definition, and the kernel in interpreter mode."""
 
 from __future__ import annotations
+
+from unittest import mock
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypic_sdk.kernels.mlp import kernel, reference
-from hypic_sdk.kernels.mlp.op import add_gated, swiglu
+from hypic_sdk.kernels.mlp.op import gate_heads, swiglu
 from tests.closeness import assert_close
 
 # in 16 bits a rounding may fall the other way: one unit in the last place
@@ -35,41 +37,53 @@ def test_swiglu_is_the_gate_times_up(size, dtype, seed):
 
 
 @settings(max_examples=20)
-@given(size=sizes, dtype=dtypes, seed=st.integers(0, 2**31))
-def test_add_gated_adds_the_share_of_a_row(size, dtype, seed):
+@given(
+    size=st.sampled_from([(0, 2, 3), (1, 1, 1), (5, 3, 7), (3, 16, 40)]),
+    dtype=dtypes,
+    block=st.sampled_from([8, 64, 2048]),
+    seed=st.integers(0, 2**31),
+)
+def test_gate_heads_multiplies_by_the_share_of_each_number(size, dtype, block, seed):
+    """Gates of a projection [query | gate] of each head, as they lie; nothing else is read."""
     torch.manual_seed(seed)
-    rows, width = size
-    routed, shared = (torch.randn(rows, width).to(dtype) for _ in range(2))
-    gate = torch.randn(rows, 1).to(dtype)
-    before = routed.clone(), shared.clone()
-    want = routed.double() + shared.double() / (1 + (-gate.double()).exp())
-    for run in (add_gated, reference.add_gated, kernel.add_gated):
-        got = run(routed, shared, gate)
-        assert got.dtype == dtype
-        assert got.shape == (rows, width)
-        if rows:
-            assert_close("sum", got, want, rel_rms=BOUNDS[dtype])
-    assert torch.equal(routed, before[0])
-    assert torch.equal(shared, before[1])
+    wide = torch.full((*size[:2], 2 * size[2] + 1), torch.nan).to(dtype)
+    gate, x = wide[..., size[2] : 2 * size[2]], torch.randn(size).to(dtype)
+    gate.copy_(4.0 * torch.randn(size))
+    before = x.clone()
+    want = x.double() / (1 + (-gate.double()).exp())
+    with mock.patch.object(kernel, "HEADS_BLOCK", block):
+        for run in (gate_heads, reference.gate_heads, kernel.gate_heads):
+            got = run(x, gate)
+            assert got.dtype == dtype
+            assert got.shape == size
+            if size[0]:
+                assert_close("gated heads", got, want, rel_rms=BOUNDS[dtype])
+    assert torch.equal(x, before)
 
 
 def test_wrong_shapes_are_named():
+    x = torch.randn(2, 3, 4)
+    with pytest.raises(ValueError, match=r"gate \(2, 3\)"):
+        gate_heads(x, x[..., 0])
+    with pytest.raises(ValueError, match="float64"):
+        gate_heads(x, x.double())
     with pytest.raises(ValueError, match=r"\(2, 3\)"):
         swiglu(torch.randn(2, 3))
-    with pytest.raises(ValueError, match=r"gate \(3, 1\)"):
-        add_gated(torch.randn(2, 3), torch.randn(2, 3), torch.randn(3, 1))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_on_a_device_they_are_the_definition(device, dtype):
-    gate_up, gate = torch.randn(300, 1024, device=device).to(dtype), torch.randn(300, 1).to(dtype)
-    routed, shared = torch.randn(2, 300, 2048, device=device).to(dtype)
+    gate_up = torch.randn(300, 1024, device=device).to(dtype)
     bound = 2**-7 if dtype == torch.bfloat16 else 1e-6
-    got = swiglu(gate_up), add_gated(routed, shared, gate.to(device))
+    heads, gates = torch.randn(2, 300, 16, 256, device=device).to(dtype)
+    got = (
+        swiglu(gate_up),
+        gate_heads(heads, gates),
+    )
     want = (
         reference.swiglu(gate_up.double().cpu()),
-        reference.add_gated(routed.double().cpu(), shared.double().cpu(), gate.double()),
+        reference.gate_heads(heads.double().cpu(), gates.double().cpu()),
     )
     for mine, right in zip(got, want, strict=True):
         assert_close("rows", mine.cpu(), right, rel_rms=bound)

@@ -20,6 +20,7 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every test runs the definition, and the kernel in interpreter mode."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "kernel":
+            patch.setattr(kernel, "BLOCK", 128)  # so that several programs share short rows
             patch.setattr(op.reference, "rms_norm", kernel.rms_norm)
             patch.setattr(op.reference, "gated_rms_norm", kernel.gated_rms_norm)
             patch.setattr(op.reference, "add_rms_norm", kernel.add_rms_norm)
@@ -108,6 +109,25 @@ def test_residual_and_norm_are_the_two_steps_bit_for_bit(
     assert torch.equal(added, kept[1])
     with pytest.raises(ValueError, match="added"):
         add_rms_norm(x, added[:, 1:], weight, eps=1e-6, zero_centred=zero_centred)
+
+
+@pytest.mark.parametrize("width", [5, 64, 200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_bits_are_the_rows_own(width, dtype):
+    """Alone and among others, wherever it stands in the program that takes it."""
+    x, gate = torch.randn(2, 11, 3, width).to(dtype)
+    weight, by_head = torch.randn(width), torch.randn(3, width)
+    options = {"eps": 1e-6, "activation": "silu", "gate_first": False}
+
+    def run(rows: slice) -> list[torch.Tensor]:
+        normed = rms_norm(x[rows], weight, eps=1e-6, zero_centred=True)
+        both = add_rms_norm(x[rows], gate[rows], weight, eps=1e-6, zero_centred=True)
+        return [normed, *both, gated_rms_norm(x[rows], gate[rows], by_head, **options)]
+
+    whole = run(slice(None))
+    for start, stop in ((0, 1), (4, 5), (10, 11), (3, 9)):
+        own = run(slice(start, stop))
+        assert all(torch.equal(a, b[start:stop]) for a, b in zip(own, whole, strict=True))
 
 
 def test_inputs_are_left_alone():

@@ -266,6 +266,14 @@ def test_logprobs_of_unusable_logits_spoil_nobody_else():
     assert found.chosen[1:].isnan().all()
 
 
+@pytest.mark.parametrize("n", [0, 3])
+def test_no_size_of_log_probabilities_depends_on_a_value(n):
+    """On a device of shapes alone: a host that asked for a value would wait."""
+    logits = torch.empty(4, 70, device="meta")
+    found = logprobs(logits, torch.empty(4, dtype=torch.long, device="meta"), n)
+    assert found.top_ids.shape == found.top.shape == (4, n)
+
+
 def test_wrong_shapes_are_named():
     logits, one, two = torch.zeros(2, 5), torch.zeros(1), torch.zeros(2)
     with pytest.raises(ValueError, match=r"top_k \(1,\) for 2 rows"):

@@ -120,18 +120,25 @@ def test_bits_are_the_segments_own():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_live_runs_go_on_from_their_states(family):
-    """Several at once, each from a work row of its own and back to it; no other row is written."""
+    """Several at once, each from a work row of its own and back to it; no other row is written.
+
+    A launch goes on from where another left a work row.
+    """
     shape = Shape(2, 8, 13)
     recurrence = drawn(family, 90, shape, 0, torch.float32)
     work = torch.randn(4, shape.H, shape.K, shape.V)
     before = work.clone()
     out = torch.full_like(recurrence.value, torch.nan)
-    runs = ((2, 3, 43), (0, 43, 44), (3, 50, 90))
-    kernel.run_in_tiles(recurrence.scan_inputs(), runs, work, out)
-    for row, start, stop in runs:
-        want = scan_stretch(recurrence.scan_inputs().rows(start, stop), before[row])
-        assert_close("outputs", out[start:stop], want[0], rel_rms=BOUND)
-        assert_close("state", work[row], want[1], rel_rms=BOUND)
+    launches = (((2, 3, 20), (0, 43, 44), (3, 50, 90)), (), ((2, 20, 43),))
+    long_runs = kernel.LongRuns.of(recurrence.scan_inputs(), launches)
+    want = before.clone()
+    for number in (0, 2):
+        long_runs.walk(number, work, out)
+        for row, start, stop in launches[number]:
+            rows = recurrence.scan_inputs().rows(start, stop)
+            outputs, want[row] = scan_stretch(rows, want[row])
+            assert_close("outputs", out[start:stop], outputs, rel_rms=BOUND)
+            assert_close("state", work[row], want[row], rel_rms=BOUND)
     assert torch.equal(work[1], before[1])
     assert out[:3].isnan().all()
     assert out[44:50].isnan().all()

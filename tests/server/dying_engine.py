@@ -7,22 +7,23 @@ import signal
 import time
 
 from hypic_sdk.engine import process
-from hypic_sdk.engine.batch import Batch, StepResult
+from hypic_sdk.engine.batch import Batch
+from hypic_sdk.engine.launched import Launched
 from hypic_sdk.engine.runner import Runner
 
 DEADLY = 4242
 
-_run = Runner.run
+_launch = Runner.launch
 
 
-def run(self: Runner, batch: Batch) -> StepResult:
+def launch(self: Runner, batch: Batch) -> Launched:
     prompts = [step.request.layout.prompt for step in batch.assemblies]
     if any(DEADLY in prompt.token_ids for prompt in prompts):
         time.sleep(0.2)  # what was said before goes out
         os.kill(os.getpid(), signal.SIGKILL)
-    return _run(self, batch)
+    return _launch(self, batch)
 
 
 if __name__ == "__main__":
-    Runner.run = run
+    Runner.launch = launch
     process.main()

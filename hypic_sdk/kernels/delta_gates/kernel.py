@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.blocks import cdiv
+
 _BLOCK = 1024
 
 
@@ -64,7 +66,7 @@ def delta_gates(
     )
     total = decay_LH.numel()
     if total:
-        _gates_kernel[(triton.cdiv(total, _BLOCK),)](
+        _gates_kernel[(cdiv(total, _BLOCK),)](
             strength_LH,
             decay_LH,
             A_log_H.contiguous(),

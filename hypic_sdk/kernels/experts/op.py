@@ -21,6 +21,13 @@ class Routing(NamedTuple):
     weights: torch.Tensor  # [L, top_k]
 
 
+class Shared(NamedTuple):
+    """What every row gets beside its routed experts."""
+
+    outputs: torch.Tensor  # [L, D] of the shared expert, in the rows' dtype
+    gate: torch.Tensor  # [L, 1] logits of the same dtype; may be a slice of a projection
+
+
 def route(
     router_logits: torch.Tensor,
     *,
@@ -38,16 +45,52 @@ def route(
     Returns:
         weights in fp32, or fp64 for fp64 logits.
     """
-    if router_logits.ndim != 2 or not 1 <= top_k <= router_logits.shape[1]:
-        raise ValueError(f"top {top_k} of router logits {tuple(router_logits.shape)}")
-    is_wide = router_logits.dtype == torch.float64
+    _check_logits(router_logits, top_k)
     run = backend.select(
         "route",
         reference.route,
-        None if is_wide else _route_kernel,
+        None if router_logits.dtype == torch.float64 else _route_kernel,
         device=router_logits.device,
     )
     return Routing(*run(router_logits, top_k, renormalise, row_count))
+
+
+def route_with_swiglu(
+    router_logits: torch.Tensor,
+    gate_up_LI: torch.Tensor,
+    *,
+    top_k: int,
+    renormalise: bool,
+    row_count: torch.Tensor | None = None,
+) -> tuple[Routing, torch.Tensor]:
+    """`route`, and `swiglu` of the shared expert's rows beside it: neither needs the other.
+
+    Args:
+        router_logits, gate_up_LI: [L, num_experts] and [L, 2 I] of one dtype; may be slices of a
+            projection.
+    Returns:
+        what `route` and `swiglu` return, bit by bit.
+    """
+    _check_logits(router_logits, top_k)
+    num_rows, columns = gate_up_LI.shape
+    if num_rows != len(router_logits) or columns % 2 or gate_up_LI.dtype != router_logits.dtype:
+        raise ValueError(
+            f"{tuple(gate_up_LI.shape)} {gate_up_LI.dtype} are no rows of gate and up beside router"
+            f" logits {tuple(router_logits.shape)} {router_logits.dtype}"
+        )
+    run = backend.select(
+        "route_with_swiglu",
+        reference.route_with_swiglu,
+        None if router_logits.dtype == torch.float64 else _route_with_swiglu_kernel,
+        device=router_logits.device,
+    )
+    indices, weights, inner = run(router_logits, gate_up_LI, top_k, renormalise, row_count)
+    return Routing(indices, weights), inner
+
+
+def _check_logits(router_logits: torch.Tensor, top_k: int) -> None:
+    if router_logits.ndim != 2 or not 1 <= top_k <= router_logits.shape[1]:
+        raise ValueError(f"top {top_k} of router logits {tuple(router_logits.shape)}")
 
 
 def experts(
@@ -57,16 +100,19 @@ def experts(
     down: torch.Tensor,
     *,
     row_independent: bool,
+    shared: Shared | None = None,
 ) -> torch.Tensor:
-    """Sum over a row's experts of weight * down(silu(gate(x)) * up(x)).
+    """Sum over a row's experts of weight * down(silu(gate(x)) * up(x)), and the shared one's share.
 
     Args:
         gate_up: [num_experts, 2 I, D], the gate's I rows first.
         down: [num_experts, D, I].
         row_independent: a row's bits depend on that row alone.  On a CPU every expert's rows are
             filled up to a multiple of 16.
+        shared: outputs * sigmoid(gate) are added to that sum.
     Returns:
         [L, D] in x's dtype; the experts of a row are added in order of their index, in fp32 (fp64).
+        That sum, the sigmoid, the product with it and the last sum are rounded one after the other.
     """
     num_experts, two_inner, width = gate_up.shape
     if x_LD.shape[1] != width or down.shape != (num_experts, width, two_inner // 2):
@@ -79,6 +125,8 @@ def experts(
             f"routing {tuple(routing.indices.shape)}, {tuple(routing.weights.shape)} does not fit"
             f" rows {tuple(x_LD.shape)}"
         )
+    if shared is not None:
+        _check_shared(shared, x_LD)
     run = backend.select(
         "experts",
         reference.experts,
@@ -86,8 +134,27 @@ def experts(
         device=x_LD.device,
     )
     return run(
-        x_LD, routing.indices, routing.weights, gate_up, down, row_independent=row_independent
+        x_LD,
+        routing.indices,
+        routing.weights,
+        gate_up,
+        down,
+        row_independent=row_independent,
+        shared=shared,
     )
+
+
+def _check_shared(shared: Shared, x_LD: torch.Tensor) -> None:
+    outputs, gate = shared
+    if outputs.shape != x_LD.shape or gate.shape != (len(x_LD), 1):
+        raise ValueError(
+            f"shared outputs {tuple(outputs.shape)} and gate {tuple(gate.shape)} do not fit rows"
+            f" {tuple(x_LD.shape)}"
+        )
+    if not outputs.dtype == gate.dtype == x_LD.dtype:
+        raise ValueError(
+            f"shared outputs {outputs.dtype} and gate {gate.dtype} for rows {x_LD.dtype}"
+        )
 
 
 def suits_grouped(x_LD: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> bool:
@@ -102,6 +169,12 @@ def _route_kernel() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     from hypic_sdk.kernels.experts import kernel
 
     return kernel.route
+
+
+def _route_with_swiglu_kernel() -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    from hypic_sdk.kernels.experts import kernel
+
+    return kernel.route_with_swiglu
 
 
 def _experts_kernel() -> Callable[..., torch.Tensor]:

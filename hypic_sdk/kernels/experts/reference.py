@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from hypic_sdk.kernels.activation import silu
+from hypic_sdk.kernels.activation import sigmoid
 from hypic_sdk.kernels.linear.op import ROW_MULTIPLE, linear
+from hypic_sdk.kernels.mlp.reference import swiglu
 
 
 def route(
@@ -28,6 +29,17 @@ def route(
     return indices, weights
 
 
+def route_with_swiglu(
+    router_logits: torch.Tensor,
+    gate_up_LI: torch.Tensor,
+    top_k: int,
+    renormalise: bool,
+    row_count: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Indices and weights as of `route`; silu(gate) * up, [L, I]."""
+    return *route(router_logits, top_k, renormalise, row_count), swiglu(gate_up_LI)
+
+
 def experts(
     x_LD: torch.Tensor,
     indices: torch.Tensor,
@@ -36,6 +48,7 @@ def experts(
     down: torch.Tensor,
     *,
     row_independent: bool,
+    shared: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """[L, D]; experts in rising order, so each row adds up its own in that order."""
     out_LD, top_k = torch.zeros_like(x_LD, dtype=weights.dtype), indices.shape[1]
@@ -48,7 +61,8 @@ def experts(
         rows = chosen // top_k
         products = _expert(x_LD[rows], gate_up[expert], down[expert], row_independent)
         out_LD.index_add_(0, rows, products.to(out_LD.dtype) * weights.flatten()[chosen, None])
-    return out_LD.to(x_LD.dtype)
+    out_LD = out_LD.to(x_LD.dtype)
+    return out_LD if shared is None else out_LD + shared[0] * sigmoid(shared[1])
 
 
 def _expert(
@@ -58,6 +72,5 @@ def _expert(
     num_rows = x_RD.shape[0]
     if row_independent:
         x_RD = torch.nn.functional.pad(x_RD, (0, 0, 0, -num_rows % ROW_MULTIPLE))
-    gate, up = linear(x_RD, gate_up, row_independent=row_independent).chunk(2, dim=-1)
-    inner = silu(gate) * up
+    inner = swiglu(linear(x_RD, gate_up, row_independent=row_independent))
     return linear(inner, down, row_independent=row_independent)[:num_rows]

@@ -41,21 +41,20 @@ def linear(
     Raises:
         ValueError: shapes or dtypes that do not fit.
     """
-    if x_LD.ndim != 2 or weight_ND.ndim != 2 or x_LD.shape[1] != weight_ND.shape[1]:
-        raise ValueError(f"weight {tuple(weight_ND.shape)} does not fit rows {tuple(x_LD.shape)}")
-    if bias_N is not None and bias_N.shape != weight_ND.shape[:1]:
-        raise ValueError(f"bias {tuple(bias_N.shape)} for {weight_ND.shape[0]} outputs")
-    if x_LD.dtype != weight_ND.dtype:
-        raise ValueError(f"weight is {weight_ND.dtype}, rows are {x_LD.dtype}")
+    shape, weight_shape, dtype = x_LD.shape, weight_ND.shape, x_LD.dtype
+    if not len(shape) == len(weight_shape) == 2 or shape[1] != weight_shape[1]:
+        raise ValueError(f"weight {tuple(weight_shape)} does not fit rows {tuple(shape)}")
+    if bias_N is not None and bias_N.shape != weight_shape[:1]:
+        raise ValueError(f"bias {tuple(bias_N.shape)} for {weight_shape[0]} outputs")
+    if dtype != weight_ND.dtype:
+        raise ValueError(f"weight is {weight_ND.dtype}, rows are {dtype}")
     if not row_independent:
         return torch.nn.functional.linear(x_LD, weight_ND, bias_N)
-    assert x_LD.shape[0] % ROW_MULTIPLE == 0, (
-        f"{x_LD.shape[0]} rows are not a multiple of {ROW_MULTIPLE}"
-    )
+    assert shape[0] % ROW_MULTIPLE == 0, f"{shape[0]} rows are not a multiple of {ROW_MULTIPLE}"
     run = backend.select(
         "linear",
         reference.row_independent_linear,
-        _load_kernel if x_LD.dtype in _KERNEL_DTYPES else None,
+        _load_kernel if dtype in _KERNEL_DTYPES else None,
         device=x_LD.device,
     )
     return run(x_LD, weight_ND, bias_N)

@@ -2,22 +2,24 @@
 
 A decode row and a short run go through token by token, the block of the state in registers; a gap
 is a product with T, whose other operand passes through a work buffer.  Longer runs go through the
-tiled scan between two launches.  `compose` is the gap alone, for states that are not walked (fp64).
+tiled scan between two launches.  What `tiles` serves goes there, or where it is a few rows and
+nothing else through `steps`.  `compose` is the gap alone, for states that are not walked (fp64).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import Item
 from hypic_sdk.kernels.kept import kept_for_same
-from hypic_sdk.kernels.live_scan import reference, tiles
-from hypic_sdk.kernels.live_scan.plan import FIELDS, LONGEST_WALK, LongRun
+from hypic_sdk.kernels.live_scan import reference, steps, tiles
+from hypic_sdk.kernels.live_scan.plan import FIELDS, LONGEST_WALK
 from hypic_sdk.kernels.live_scan.walk import Walk
 from hypic_sdk.kernels.rotation import RotarySpec
 from hypic_sdk.kernels.scan_inputs import UNIT_EPS, ScanInputs
@@ -123,15 +125,13 @@ def compose(
     composed_NHKV = torch.empty_like(state_NHKV)
     wide = state_NHKV.dtype == torch.float64
     largest = 16 if wide else 64
-    block_k, block_v = (
-        max(16, min(largest, triton.next_power_of_2(n))) for n in state_NHKV.shape[2:]
-    )
+    block_k, block_v = (max(16, min(largest, next_power_of_2(n))) for n in state_NHKV.shape[2:])
     grid = (
         num_states * num_heads,
-        triton.cdiv(key_size, block_k),
-        triton.cdiv(value_size, block_v),
+        cdiv(key_size, block_k),
+        cdiv(value_size, block_v),
     )
-    _compose_kernel[grid](
+    _compose_kernel.run(
         state_NHKV,
         rows,
         end_states_SHKV,
@@ -148,6 +148,8 @@ def compose(
         block_v,
         kind,
         wide,
+        grid=grid,
+        warmup=False,
     )
     return composed_NHKV
 
@@ -399,11 +401,13 @@ def live_scan(
     if any(walk.long_runs) or len(walk.launched) > 1:
         work = states_SHKV.new_empty((walk.num_sequences, *states_SHKV.shape[1:]))
     in_tiles = tiles.suits(inputs) and not gap_rotation
-    prepared = tiles.prepare(inputs, walk.tiles) if in_tiles and len(walk.tiles) else ()
-    for launched, tiled, long_runs in zip(
-        walk.stepped if in_tiles else walk.launched, walk.tiled, walk.long_runs, strict=True
-    ):
-        if len(launched):
+    prepared = tiles.prepare(inputs, walk.tiles) if in_tiles and walk.tiles.shape[0] else ()
+    run_long = _long_runs(inputs, walk, work, out_LHV)
+    launches = walk.stepped if in_tiles else walk.launched
+    for number, (launched, tiled) in enumerate(zip(launches, walk.tiled, strict=True)):
+        if in_tiles and launched.shape[0]:
+            steps.walk_steps(inputs, launched, walk.table, states_SHKV, work, out_LHV)
+        elif launched.shape[0]:
             _launch(
                 inputs,
                 walk,
@@ -426,25 +430,31 @@ def live_scan(
                 eight_bits=isinstance(transitions, Int8Pairs),
                 use_transition=use_transition,
             )
-        _run_long(inputs, long_runs, work, out_LHV)
+        run_long(number)
 
 
-def _run_long(
-    inputs: ScanInputs,
-    long_runs: tuple[LongRun, ...],
-    work: torch.Tensor,
-    out_LHV: torch.Tensor,
-) -> None:
-    """Long runs in tiles, from and to their sequences' rows of the work buffer."""
-    from hypic_sdk.kernels.segment_scan import kernel as scan  # which takes `compose` from here
+def _long_runs(
+    inputs: ScanInputs, walk: Walk, work: torch.Tensor, out_LHV: torch.Tensor
+) -> Callable[[int], None]:
+    """To put a launch's long runs through, from and to their sequences' rows of the work buffer."""
+    if not any(walk.long_runs):
+        return lambda number: None
+    # which takes `compose` from here
+    from hypic_sdk.kernels.segment_scan.kernel import LongRuns
 
-    if long_runs and inputs.suits_fp16:
-        scan.run_in_tiles(inputs, long_runs, work, out_LHV)
-        return
-    for run in long_runs:
-        outputs, state = scan_stretch(inputs.rows(run.start, run.stop), work[run.sequence])
-        out_LHV[run.start : run.stop] = outputs
-        work[run.sequence] = state
+    if inputs.suits_fp16:
+        in_tiles = LongRuns.of(inputs, walk.long_runs)
+        return lambda number: (
+            in_tiles.walk(number, work, out_LHV) if walk.long_runs[number] else None
+        )
+
+    def run(number: int) -> None:
+        for run in walk.long_runs[number]:
+            outputs, state = scan_stretch(inputs.rows(run.start, run.stop), work[run.sequence])
+            out_LHV[run.start : run.stop] = outputs
+            work[run.sequence] = state
+
+    return run
 
 
 def _walk_of(
@@ -474,7 +484,7 @@ def _launch(
     assert states_SHKV[0].is_contiguous(), "rows of the state slab are contiguous"
     pair = _pair_slabs(states_SHKV, transitions)
     # memory of one running state alone has no row of pairs
-    assert all(s[0].is_contiguous() for s in pair if len(s)), "rows of the slabs are contiguous"
+    assert all(s[0].is_contiguous() for s in pair if s.shape[0]), "rows of the slabs are contiguous"
     assert out_LHV.is_contiguous(), "outputs are contiguous"
     query, key, value = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (inputs.query, inputs.key, inputs.value)
@@ -485,10 +495,10 @@ def _launch(
     if gap_kind == 4:
         gap = states_SHKV.new_empty((len(launched), *states_SHKV.shape[1:]))
     erase = query if inputs.erase is None else inputs.erase.contiguous()
-    block_k = max(16, triton.next_power_of_2(key_size))
-    block_v = min(_BLOCK_V, max(16, triton.next_power_of_2(value_size)))
+    block_k = max(16, next_power_of_2(key_size))
+    block_v = min(_BLOCK_V, max(16, next_power_of_2(value_size)))
     num_pairs = 0 if gap_rotation is None else gap_rotation.rotary_dims // 2
-    _walk_kernel[(len(launched), num_heads, triton.cdiv(value_size, block_v))](
+    _walk_kernel.run(
         query,
         key,
         value,
@@ -510,6 +520,8 @@ def _launch(
         states_SHKV.stride(0),
         *(slab.stride(0) for slab in pair),
         inputs.scale,
+        grid=(launched.shape[0], num_heads, cdiv(value_size, block_v)),
+        warmup=False,
         H=num_heads,
         GROUPS=num_heads // key.shape[1],
         K=key_size,

@@ -7,6 +7,7 @@ it is computed.
 
 Products run on the matrix units in fp16: an operand is rounded once, by 2^-12 of itself at most, or
 by 2^-25 of the largest number of its step where it is far smaller; sums and the state are fp32.
+That number is one of 32 columns of V, whichever of them a program has: no bits hang on its block.
 For recurrences with `erase`, unit keys and a decay of a head, or none, in 16 bits.
 """
 
@@ -16,15 +17,22 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
 from hypic_sdk.kernels.live_scan.plan import STEP_FIELDS, TILE_ROWS, WALK_FIELDS
 from hypic_sdk.kernels.live_scan.walk import TiledWalk
 from hypic_sdk.kernels.scan_inputs import MIN_LOG_DECAY, UNIT_EPS, ScanInputs
 from hypic_sdk.kernels.segment_scan.chain import power_of_two
 
+# columns of a program.  One of twice as many takes less than twice as long, but half as many are a
+# device's worth only where there are many sequences: 33 us instead of 24 with one of them, 137
+# instead of 191 with eight (32 heads of 128 x 128, on an H200)
 _BLOCK_V = 32
-_STAGES = 3  # steps on their way or being computed
+_BLOCK_V_OF_MANY = 64
+_MANY_WALKERS = 8
+_GROUP_V = 32  # columns that are measured together; fixed: bits hang on it
+_STAGES = 2  # steps on their way or being computed
 _WARPS = 8
-_PREPARE_WARPS = 4
+_PREPARE_WARPS = 2
 _LARGEST_KEY = 128  # with more a transition and the next one do not fit a multiprocessor
 
 
@@ -134,6 +142,26 @@ def _prepare_kernel(
 
 
 @triton.jit
+def _sizes(b_largest, least, GROUP_V: tl.constexpr, BLOCK_V: tl.constexpr):
+    """[BV] each: the power of two up to the largest number of a column's group, and one over it.
+
+    Two numbers and a choice that the compiler makes; a number for each column took registers.
+    """
+    if BLOCK_V > GROUP_V:
+        tl.static_assert(BLOCK_V == 2 * GROUP_V)
+        is_low = tl.arange(0, BLOCK_V) < GROUP_V
+        low = tl.max(tl.max(tl.where(is_low[None, :], b_largest, 0.0), 1), 0)
+        high = tl.max(tl.max(tl.where(is_low[None, :], 0.0, b_largest), 1), 0)
+        low, high = power_of_two(tl.maximum(low, least)), power_of_two(tl.maximum(high, least))
+        b_size, b_less = tl.where(is_low, low, high), tl.where(is_low, 1.0 / low, 1.0 / high)
+    else:
+        size = power_of_two(tl.maximum(tl.max(tl.max(b_largest, 1), 0), least))
+        b_size = tl.full([BLOCK_V], 0.0, tl.float32) + size
+        b_less = tl.full([BLOCK_V], 0.0, tl.float32) + 1.0 / size
+    return b_size, b_less
+
+
+@triton.jit
 def _walk_tiles_kernel(
     read_ptr,
     late_key_ptr,
@@ -170,6 +198,7 @@ def _walk_tiles_kernel(
     STEP_FIELDS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    GROUP_V: tl.constexpr,
 ):
     i_v, i_h = tl.program_id(0), tl.program_id(1).to(tl.int64)
     o_c, o_k = tl.arange(0, C), tl.arange(0, BLOCK_K)
@@ -238,9 +267,8 @@ def _walk_tiles_kernel(
                 b_end = b_end.to(tl.float32) * b_end_scale.to(tl.float32)[:, None]
             # nothing in a step is larger than some hundred times this: a transition and the rows of
             # a tile make no state longer.  NaN is passed over here, and stays where it is
-            b_size = tl.maximum(tl.abs(b_state), tl.abs(b_end))
-            size = tl.maximum(tl.max(tl.max(b_size, 1), 0), tl.maximum(largest, 1e-30))
-            size = power_of_two(size)
+            b_largest = tl.maximum(tl.abs(b_state), tl.abs(b_end))
+            b_size, b_less = _sizes(b_largest, tl.maximum(largest, 1e-30), GROUP_V, BLOCK_V)
             if USE_TRANSITION:
                 # [BK, BK]
                 transitions_ptr = transition_ptr + transition_row * transition_stride
@@ -250,9 +278,9 @@ def _walk_tiles_kernel(
                     b_moved = tl.dot(b_transition, b_state, input_precision="tf32x3")
                 else:
                     b_moved = tl.dot(
-                        b_transition.to(tl.float16), (b_state * (1.0 / size)).to(tl.float16)
+                        b_transition.to(tl.float16), (b_state * b_less[None, :]).to(tl.float16)
                     )
-                    b_moved *= size
+                    b_moved *= b_size[None, :]
                 if EIGHT_BITS:
                     # [BK]: whole numbers are exact in fp16; their scales come after the product
                     scales_ptr = transition_scale_ptr + transition_row * transition_scale_stride
@@ -263,12 +291,12 @@ def _walk_tiles_kernel(
                 b_state = tl.where(has_gap, b_moved + b_end, b_state)
             else:
                 b_state += b_end
-            b_before = (b_state * (1.0 / size)).to(tl.float16)
-            b_pseudo -= tl.dot(b_erased, b_before) * size
-            b_written = (b_pseudo * (1.0 / size)).to(tl.float16)
+            b_before = (b_state * b_less[None, :]).to(tl.float16)
+            b_pseudo -= tl.dot(b_erased, b_before) * b_size[None, :]
+            b_written = (b_pseudo * b_less[None, :]).to(tl.float16)
             b_out = tl.dot(b_read, b_before)
-            b_out = tl.dot(b_score.to(tl.float16), b_written, acc=b_out) * size
-            b_state = b_state * whole + tl.dot(tl.trans(b_late), b_written) * size
+            b_out = tl.dot(b_score.to(tl.float16), b_written, acc=b_out) * b_size[None, :]
+            b_state = b_state * whole + tl.dot(tl.trans(b_late), b_written) * b_size[None, :]
             m_out = (o_c < num_rows)[:, None] & m_v[None, :]
             o_out = ((row + o_c) * H + i_h)[:, None] * V + o_v[None, :]
             tl.store(out_ptr + o_out, b_out.to(out_ptr.dtype.element_ty), m_out)
@@ -303,9 +331,12 @@ def walk_tiles(
         work: [sequences, H, K, V]: states between launches.
     """
     _, H, K, V = states_SHKV.shape
-    block_v = min(_BLOCK_V, max(16, triton.next_power_of_2(V)))
     wide = pair[0].dtype == torch.float32
-    _walk_tiles_kernel[(triton.cdiv(V, block_v), H, walk.num_walkers)](
+    # a transition in fp32 leaves no registers for more columns
+    is_many = walk.num_walkers >= _MANY_WALKERS and not wide
+    block_v = _BLOCK_V_OF_MANY if is_many else _BLOCK_V
+    block_v = min(block_v, max(16, next_power_of_2(V)))
+    _walk_tiles_kernel.run(
         *prepared,
         states_SHKV,
         *pair,
@@ -317,6 +348,8 @@ def walk_tiles(
         states_SHKV.stride(0),
         *(slab.stride(0) for slab in pair),
         walk.num_walkers,
+        grid=(cdiv(V, block_v), H, walk.num_walkers),
+        warmup=False,
         H=H,
         K=K,
         V=V,
@@ -328,13 +361,14 @@ def walk_tiles(
         STEP_FIELDS=STEP_FIELDS,
         BLOCK_K=_block_k(K),
         BLOCK_V=block_v,
+        GROUP_V=_GROUP_V,
         num_warps=_WARPS,
         num_stages=1 if wide else _STAGES,
     )
 
 
 def _block_k(K: int) -> int:
-    return max(16, triton.next_power_of_2(K))
+    return max(16, next_power_of_2(K))
 
 
 def prepare(inputs: ScanInputs, tiles: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -343,17 +377,15 @@ def prepare(inputs: ScanInputs, tiles: torch.Tensor) -> tuple[torch.Tensor, ...]
     query, key, value = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (inputs.query, inputs.key, inputs.value)
     )
-    H, lead = inputs.num_heads, (len(tiles), inputs.num_heads)
-    block_k, V = _block_k(inputs.key_size), value.shape[2]
-
-    def new(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty((*lead, *shape), dtype=dtype, device=value.device)
-
-    rows = [new((TILE_ROWS, block_k), torch.float16) for _ in range(3)]
-    score = new((TILE_ROWS, TILE_ROWS), torch.float32)
-    pseudo, whole = new((TILE_ROWS, V), torch.float32), new((2,), torch.float32)
-    prepared = (*rows, score, pseudo, whole)
-    _prepare_kernel[lead](
+    _, H, V = value.shape
+    lead, block_k = (tiles.shape[0], H), _block_k(inputs.key_size)
+    prepared = (
+        *value.new_empty((3, *lead, TILE_ROWS, block_k), dtype=torch.float16).unbind(),
+        value.new_empty((*lead, TILE_ROWS, TILE_ROWS), dtype=torch.float32),
+        value.new_empty((*lead, TILE_ROWS, V), dtype=torch.float32),
+        value.new_empty((*lead, 2), dtype=torch.float32),
+    )
+    _prepare_kernel.run(
         query,
         key,
         value,
@@ -365,6 +397,8 @@ def prepare(inputs: ScanInputs, tiles: torch.Tensor) -> tuple[torch.Tensor, ...]
         *key.stride()[:2],
         *value.stride()[:2],
         inputs.scale,
+        grid=lead,
+        warmup=False,
         H=H,
         GROUPS=H // key.shape[1],
         K=inputs.key_size,
@@ -374,7 +408,7 @@ def prepare(inputs: ScanInputs, tiles: torch.Tensor) -> tuple[torch.Tensor, ...]
         MIN_LOG=MIN_LOG_DECAY,
         C=TILE_ROWS,
         BLOCK_K=block_k,
-        BLOCK_V=max(16, triton.next_power_of_2(V)),
+        BLOCK_V=max(16, next_power_of_2(V)),
         LEVELS=TILE_ROWS.bit_length() - 2,
         num_warps=_PREPARE_WARPS,
         num_stages=1,

@@ -1,4 +1,4 @@
-"""What a feed-forward block does between its products: gates, and the sum of its two branches."""
+"""What blocks do between their products: gates."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def swiglu(gate_up_LI: torch.Tensor) -> torch.Tensor:
     return run(gate_up_LI)
 
 
-def add_gated(
-    routed_LD: torch.Tensor, shared_LD: torch.Tensor, gate_L1: torch.Tensor
-) -> torch.Tensor:
-    """routed + shared * sigmoid(gate), one gate a row.
+def gate_heads(x_LQE: torch.Tensor, gate_LQE: torch.Tensor) -> torch.Tensor:
+    """x * sigmoid(gate): an attention block's gate of its output.
 
     Args:
-        routed_LD, shared_LD: [L, D] of one dtype; gate_L1: [L, 1] logits of that dtype.
+        x_LQE, gate_LQE: [L, Q, E] of one dtype, any float; may be slices of a projection.
     Returns:
-        [L, D], new; gate, product and sum are rounded to the dtype one after the other.
+        [L, Q, E], new, in that dtype; the sigmoid is rounded to it before the product.
+    Error:
+        an element's bits depend on its own number and gate alone.
     """
-    if routed_LD.shape != shared_LD.shape or gate_L1.shape != (len(routed_LD), 1):
+    if x_LQE.ndim != 3 or x_LQE.shape != gate_LQE.shape or x_LQE.dtype != gate_LQE.dtype:
         raise ValueError(
-            f"routed {tuple(routed_LD.shape)}, shared {tuple(shared_LD.shape)} and gate"
-            f" {tuple(gate_L1.shape)} do not fit each other"
+            f"{tuple(x_LQE.shape)} {x_LQE.dtype} and gate {tuple(gate_LQE.shape)}"
+            f" {gate_LQE.dtype} do not fit each other"
         )
     run = backend.select(
-        "add_gated", reference.add_gated, _add_gated_kernel, device=routed_LD.device
+        "gate_heads", reference.gate_heads, _gate_heads_kernel, device=x_LQE.device
     )
-    return run(routed_LD, shared_LD, gate_L1)
+    return run(x_LQE, gate_LQE)
 
 
 def _swiglu_kernel() -> Callable[..., torch.Tensor]:
@@ -53,7 +53,7 @@ def _swiglu_kernel() -> Callable[..., torch.Tensor]:
     return kernel.swiglu
 
 
-def _add_gated_kernel() -> Callable[..., torch.Tensor]:
+def _gate_heads_kernel() -> Callable[..., torch.Tensor]:
     from hypic_sdk.kernels.mlp import kernel
 
-    return kernel.add_gated
+    return kernel.gate_heads

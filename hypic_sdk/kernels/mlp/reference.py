@@ -1,4 +1,4 @@
-"""Gates of feed-forward blocks in plain torch."""
+"""Gates of blocks in plain torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ def swiglu(gate_up_LI: torch.Tensor) -> torch.Tensor:
     return silu(gate).mul_(up)
 
 
-def add_gated(
-    routed_LD: torch.Tensor, shared_LD: torch.Tensor, gate_L1: torch.Tensor
-) -> torch.Tensor:
-    """As `op.add_gated`."""
-    return routed_LD + shared_LD * sigmoid(gate_L1)
+def gate_heads(x_LQE: torch.Tensor, gate_LQE: torch.Tensor) -> torch.Tensor:
+    """As `op.gate_heads`."""
+    return sigmoid(gate_LQE).mul_(x_LQE)

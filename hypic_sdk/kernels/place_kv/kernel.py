@@ -1,4 +1,4 @@
-"""Keys and values into slots, in Triton: one program a row and layer, all heads at once."""
+"""Keys and values into slots, in Triton: a program takes heads of some rows of a layer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
 
-@triton.jit
+# heads of a program, of one row or of several; no bits hang on it
+HEADS = 8
+WARPS = 4
+
+
+@triton.jit(do_not_specialize=["total"])
 def _place_kernel(
     key_ptr,
     value_ptr,
@@ -29,60 +35,62 @@ def _place_kernel(
     values_layer_stride,
     values_slot_stride,
     values_head_stride,
-    G,
+    total,  # rows * heads
+    G: tl.constexpr,
     E: tl.constexpr,
     F: tl.constexpr,
     HAS_SOURCE: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     COMPUTE: tl.constexpr,
-    BLOCK_G: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_F: tl.constexpr,
 ):
-    i_l, i_a = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    i_target = tl.load(target_ptr + i_l).to(tl.int64)
+    i_a = tl.program_id(1).to(tl.int64)
+    o_r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    i_l, i_g = (o_r // G).to(tl.int64), (o_r % G).to(tl.int64)
+    # [BR]; a row without a slot loads and stores nothing, its offsets are never used
+    i_target = tl.load(target_ptr + i_l, o_r < total, other=-1).to(tl.int64)
+    m_r = (i_target >= 0)[:, None]
     i_source = i_l
     if HAS_SOURCE:
-        i_source = tl.load(source_ptr + i_l).to(tl.int64)
-    # a row without a slot has no heads: it loads and stores nothing, its offsets are never used
-    num_heads = tl.where(i_target >= 0, G, 0)
-    key_ptr += i_a * key_layer_stride + i_source * key_row_stride
-    value_ptr += i_a * value_layer_stride + i_source * value_row_stride
-    keys_ptr += i_a * keys_layer_stride + i_target * keys_slot_stride
-    values_ptr += i_a * values_layer_stride + i_target * values_slot_stride
+        i_source = tl.load(source_ptr + i_l, o_r < total, other=0).to(tl.int64)
+    o_key = i_a * key_layer_stride + i_source * key_row_stride + i_g * key_head_stride
+    o_value = i_a * value_layer_stride + i_source * value_row_stride + i_g * value_head_stride
+    o_keys = i_a * keys_layer_stride + i_target * keys_slot_stride + i_g * keys_head_stride
+    o_values = i_a * values_layer_stride + i_target * values_slot_stride + i_g * values_head_stride
+    # [BR, 1]
+    key_ptr += o_key[:, None]
+    keys_ptr += o_keys[:, None]
 
-    o_g, o_e = tl.arange(0, BLOCK_G).to(tl.int64)[:, None], tl.arange(0, BLOCK_E)[None, :]
-    m_ge = (o_g < num_heads) & (o_e < E)
-    # [BG, BE]
-    b_value = tl.load(value_ptr + o_g * value_head_stride + o_e, mask=m_ge, other=0.0)
+    o_e = tl.arange(0, BLOCK_E)[None, :]
+    m_re = m_r & (o_e < E)
+    # [BR, BE]
+    b_value = tl.load(value_ptr + o_value[:, None] + o_e, mask=m_re, other=0.0)
     b_value = b_value.to(values_ptr.dtype.element_ty)
-    tl.store(values_ptr + o_g * values_head_stride + o_e, b_value, mask=m_ge)
+    tl.store(values_ptr + o_values[:, None] + o_e, b_value, mask=m_re)
 
-    m_rest = m_ge & (o_e >= 2 * F)
-    # [BG, BE], the dimensions that do not turn
-    b_rest = tl.load(key_ptr + o_g * key_head_stride + o_e, mask=m_rest, other=0.0)
-    b_rest = b_rest.to(keys_ptr.dtype.element_ty)
-    tl.store(keys_ptr + o_g * keys_head_stride + o_e, b_rest, mask=m_rest)
+    m_rest = m_re & (o_e >= 2 * F)
+    # [BR, BE], the dimensions that do not turn
+    b_rest = tl.load(key_ptr + o_e, mask=m_rest, other=0.0)
+    tl.store(keys_ptr + o_e, b_rest.to(keys_ptr.dtype.element_ty), mask=m_rest)
 
     if F > 0:
         o_f = tl.arange(0, BLOCK_F)[None, :]
-        m_f = o_f < F
-        m_gf = (o_g < num_heads) & m_f
+        m_rf = m_r & (o_f < F)
         if INTERLEAVED:
             o_first, o_second = 2 * o_f, 2 * o_f + 1
         else:
             o_first, o_second = o_f, o_f + F
-        # [1, BF]
-        b_cos = tl.load(cos_ptr + i_l * F + o_f, mask=m_f, other=0.0).to(COMPUTE)
-        b_sin = tl.load(sin_ptr + i_l * F + o_f, mask=m_f, other=0.0).to(COMPUTE)
-        # [BG, BF]
-        b_first = tl.load(key_ptr + o_g * key_head_stride + o_first, mask=m_gf, other=0.0)
-        b_second = tl.load(key_ptr + o_g * key_head_stride + o_second, mask=m_gf, other=0.0)
-        b_first, b_second = b_first.to(COMPUTE), b_second.to(COMPUTE)
+        # [BR, BF]
+        b_cos = tl.load(cos_ptr + i_l[:, None] * F + o_f, mask=m_rf, other=0.0).to(COMPUTE)
+        b_sin = tl.load(sin_ptr + i_l[:, None] * F + o_f, mask=m_rf, other=0.0).to(COMPUTE)
+        b_first = tl.load(key_ptr + o_first, mask=m_rf, other=0.0).to(COMPUTE)
+        b_second = tl.load(key_ptr + o_second, mask=m_rf, other=0.0).to(COMPUTE)
         b_new_first = (b_first * b_cos - b_second * b_sin).to(keys_ptr.dtype.element_ty)
         b_new_second = (b_second * b_cos + b_first * b_sin).to(keys_ptr.dtype.element_ty)
-        tl.store(keys_ptr + o_g * keys_head_stride + o_first, b_new_first, mask=m_gf)
-        tl.store(keys_ptr + o_g * keys_head_stride + o_second, b_new_second, mask=m_gf)
+        tl.store(keys_ptr + o_first, b_new_first, mask=m_rf)
+        tl.store(keys_ptr + o_second, b_new_second, mask=m_rf)
 
 
 def place_kv(
@@ -161,7 +169,7 @@ def _launch(
             compute = tl.float64
     target_slots_L = target_slots_L.contiguous()
     has_source = source_slots_L is not None
-    _place_kernel[(num_rows, A)](
+    _place_kernel.run(
         key,
         value,
         source_slots_L.contiguous() if has_source else target_slots_L,
@@ -174,13 +182,17 @@ def _launch(
         *value.stride()[:3],
         *keys_APGE.stride()[:3],
         *values_APGE.stride()[:3],
-        G,
+        num_rows * G,
+        grid=(cdiv(num_rows * G, HEADS), A),
+        warmup=False,
+        G=G,
         E=E,
         F=F,
         HAS_SOURCE=has_source,
         INTERLEAVED=interleaved,
         COMPUTE=compute,
-        BLOCK_G=triton.next_power_of_2(G),
-        BLOCK_E=triton.next_power_of_2(E),
-        BLOCK_F=triton.next_power_of_2(max(F, 1)),
+        BLOCK_R=HEADS,
+        BLOCK_E=next_power_of_2(E),
+        BLOCK_F=next_power_of_2(max(F, 1)),
+        num_warps=WARPS,
     )

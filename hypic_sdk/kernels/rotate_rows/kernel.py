@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.blocks import next_power_of_2
+
 
 @triton.jit
 def _rotate_kernel(
@@ -60,20 +62,22 @@ def rotate_rows(
     if not out.numel():
         return out
     wide = torch.float64 in (x_LGE.dtype, cos_LF.dtype)
-    _rotate_kernel[(L,)](
+    _rotate_kernel.run(
         x_LGE,
         cos_LF.contiguous(),
         sin_LF.contiguous(),
         out,
         *x_LGE.stride()[:2],
         G,
+        grid=(L,),
+        warmup=False,
         E=E,
         F=F,
         INTERLEAVED=interleaved,
         COMPUTE=tl.float64 if wide else tl.float32,
-        BLOCK_G=triton.next_power_of_2(G),
-        BLOCK_E=triton.next_power_of_2(E),
-        BLOCK_F=triton.next_power_of_2(max(F, 1)),
+        BLOCK_G=next_power_of_2(G),
+        BLOCK_E=next_power_of_2(E),
+        BLOCK_F=next_power_of_2(max(F, 1)),
         num_warps=4,
     )
     return out

@@ -28,7 +28,8 @@ def adjust(logits_RV: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
         allowed_AV = bits.flatten(1)[:, : logits_RV.shape[1]] == 1
         logits_RV[masks.rows] = logits_RV[masks.rows].masked_fill(~allowed_AV, -math.inf)
     if bans is not None:
-        logits_RV[bans.rows, bans.ids] = -math.inf
+        # a number of the host's would be waited for
+        logits_RV.index_put_((bans.rows, bans.ids), logits_RV.new_full((), -math.inf))
     if biases is not None:
         logits_RV[biases.rows, biases.ids] += biases.values.to(logits_RV.dtype)
     if penalties is not None:
@@ -94,10 +95,20 @@ def logprobs(
         return chosen_R, ranks_R, none, none.to(chosen_R.dtype)
     border_R = ordered_RV.topk(n).values[:, -1]
     kept_RV = _down_to(border_R, torch.full_like(ids_R, n), ordered_RV)
-    top = kept_RV.nonzero()[:, 1].view(-1, n)  # by rising id: a stable sort keeps that in ties
+    top = _places(kept_RV, n)  # by rising id: a stable sort keeps that in ties
     order = ordered_RV.gather(1, top).sort(dim=-1, descending=True, stable=True).indices
     top = top.gather(1, order)
     return chosen_R, ranks_R, top, logprobs_RV.gather(1, top)
+
+
+def _places(kept_RV: torch.Tensor, n: int) -> torch.Tensor:
+    """[R, n] int64: the columns, rising, of rows in which n are kept.
+
+    Without a size that depends on values, which a host would wait for.
+    """
+    num_ids = kept_RV.shape[1]
+    behind_V = num_ids - torch.arange(num_ids, device=kept_RV.device)  # the last one has 1
+    return num_ids - torch.where(kept_RV, behind_V, 0).topk(n).values
 
 
 def _ranks(ordered_RV: torch.Tensor, ids_R: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan.prepare import Prepared
 
@@ -231,7 +232,7 @@ def walk_states(
     assert out_LHV.is_contiguous(), "outputs are contiguous"
     value = inputs.value if inputs.value.stride(-1) == 1 else inputs.value.contiguous()
     tiles_table, runs_table = tables
-    _states_kernel[(len(runs_table), H, triton.cdiv(V, _BLOCK))](
+    _states_kernel.run(
         prepared.unit_query,
         prepared.unit_key,
         prepared.solve,
@@ -252,13 +253,15 @@ def walk_states(
         work_states.stride(0),
         out_LHV.stride(0),
         inputs.scale,
+        grid=(runs_table.shape[0], H, cdiv(V, _BLOCK)),
+        warmup=False,
         H=H,
         GROUPS=H // prepared.unit_key.shape[1],
         K=K,
         V=V,
         C=prepared.solve.shape[-1],
         NUM_FIELDS=FIELDS,
-        BLOCK_K=max(16, triton.next_power_of_2(K)),
+        BLOCK_K=max(16, next_power_of_2(K)),
         BLOCK_V=_BLOCK,
         num_warps=_WARPS,
         num_stages=_STATE_STAGES,
@@ -279,7 +282,7 @@ def walk_transitions(
     """
     _, H, K, _ = found.shape
     assert work_transitions[0].is_contiguous(), "rows of the work slab are contiguous"
-    _transitions_kernel[(len(runs_table), H, triton.cdiv(K, _BLOCK))](
+    _transitions_kernel.run(
         prepared.unit_key,
         prepared.solve,
         prepared.start,
@@ -289,12 +292,14 @@ def walk_transitions(
         work_transitions,
         found,
         work_transitions.stride(0),
+        grid=(runs_table.shape[0], H, cdiv(K, _BLOCK)),
+        warmup=False,
         H=H,
         GROUPS=H // prepared.unit_key.shape[1],
         K=K,
         C=prepared.solve.shape[-1],
         NUM_FIELDS=FIELDS,
-        BLOCK_K=max(16, triton.next_power_of_2(K)),
+        BLOCK_K=max(16, next_power_of_2(K)),
         BLOCK_X=_BLOCK,
         num_warps=_WARPS,
         num_stages=_TRANSITION_STAGES,

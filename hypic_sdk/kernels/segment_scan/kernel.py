@@ -22,7 +22,7 @@ from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan import reference
 from hypic_sdk.kernels.segment_scan.chain import walk_states, walk_transitions
 from hypic_sdk.kernels.segment_scan.pair import keep_pairs
-from hypic_sdk.kernels.segment_scan.prepare import prepare
+from hypic_sdk.kernels.segment_scan.prepare import Prepared, prepare
 from hypic_sdk.kernels.upload import upload
 
 _TILE = 64
@@ -64,7 +64,7 @@ def scan_in_tiles(
     device, (_, H, K, V) = inputs.value.device, states_SHKV.shape
     call = _call(cold_runs, device)
     prepared = prepare(inputs, call.tiles, _TILE)
-    ends, found = (states_SHKV.new_empty((len(call.runs), H, K, columns)) for columns in (V, K))
+    ends, found = (states_SHKV.new_empty((call.runs.shape[0], H, K, columns)) for columns in (V, K))
     work_states = states_SHKV if work_states_XHKV is None else work_states_XHKV
     tables = call.tiles, call.runs
     walk_states(prepared, inputs, tables, states_SHKV, work_states, ends, out_LHV)
@@ -73,38 +73,51 @@ def scan_in_tiles(
     return keep_pairs(found, ends, states_SHKV, transitions, call.ended)
 
 
-def run_in_tiles(
-    inputs: ScanInputs,
-    runs: Sequence[tuple[int, int, int]],
-    work_states: torch.Tensor,
-    out_LHV: torch.Tensor,
-) -> None:
-    """Put long live runs through, each from a state that lies in a work buffer and back to it.
+@dataclass(frozen=True, eq=False, slots=True)
+class LongRuns:
+    """Long live runs of a call: what all their tiles need, and a table of runs for each launch."""
 
-    Args:
-        runs: (work row, first row, one behind the last) of each; no two share a work row.
-        work_states: [work rows, H, K, V] fp32.
-    """
-    device = inputs.value.device
-    tiles, rows = _live_tables(runs, device)
-    prepared = prepare(inputs, tiles, _TILE)
-    # no interior begins or ends here: of transitions nothing is read or written, nor of slabs
-    walk_states(*(prepared, inputs, (tiles, rows), work_states, work_states, work_states, out_LHV))
+    inputs: ScanInputs
+    prepared: Prepared
+    tiles: torch.Tensor  # [tiles, 2] int64
+    rows: tuple[torch.Tensor, ...]  # of [runs, FIELDS] int64
+
+    @classmethod
+    def of(cls, inputs: ScanInputs, launches: Sequence[Sequence[tuple[int, int, int]]]) -> LongRuns:
+        """Prepare the tiles of all launches at once.
+
+        Args:
+            launches: (work row, first row, one behind the last) of each run of each launch; no two
+                of a launch share a work row.
+        """
+        tiles, rows = _live_tables(launches, inputs.value.device)
+        return cls(inputs, prepare(inputs, tiles, _TILE), tiles, rows)
+
+    def walk(self, launch: int, work_states: torch.Tensor, out_LHV: torch.Tensor) -> None:
+        """Put the runs of a launch through, from states that lie in a work buffer and back to it.
+
+        Args:
+            work_states: [work rows, H, K, V] fp32.
+        """
+        tables, work = (self.tiles, self.rows[launch]), work_states
+        # no interior begins or ends here: of transitions nothing is read or written, nor of slabs
+        walk_states(self.prepared, self.inputs, tables, work, work, work, out_LHV)
 
 
-@kept_for_same(maxsize=16)  # of each launch of a forward
+@kept_for_same(maxsize=4)
 def _live_tables(
-    runs: Sequence[tuple[int, int, int]], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+    launches: Sequence[Sequence[tuple[int, int, int]]], device: torch.device
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     tiles: list[tuple[int, int]] = []
     rows: list[tuple[int, ...]] = []
-    for work_row, start, stop in runs:
+    for work_row, start, stop in (run for runs in launches for run in runs):
         first = len(tiles)
         tiles += [(row, min(_TILE, stop - row)) for row in range(start, stop, _TILE)]
         last = len(tiles)
         # resumes from its work row and ends there; opens and closes no interior
         rows.append((first, last, last, last, 0, work_row, 1, 0, 0, 0, 1))
-    return upload(tiles, device), upload(rows, device)
+    by_launch = upload(rows, device).split([len(runs) for runs in launches])
+    return upload(tiles, device), by_launch
 
 
 @dataclass(frozen=True, eq=False, slots=True)

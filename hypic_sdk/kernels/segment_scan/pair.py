@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
+
 _BLOCK_V = 64
 _BLOCK_J = 32
 
@@ -89,11 +91,13 @@ def keep_pairs(
         return torch.ones(num_runs, dtype=torch.bool, device=ends.device)
     assert states_SHKV[0].is_contiguous(), "rows of the state slab are contiguous"
     assert transitions[0].is_contiguous(), "rows of the transition slab are contiguous"
-    block_k = max(16, triton.next_power_of_2(K))
-    block_v = min(_BLOCK_V, max(16, triton.next_power_of_2(V)))
-    blocks = triton.cdiv(V, block_v)
-    finite = torch.ones((num_runs, H * blocks), dtype=torch.bool, device=ends.device)
-    _pair_kernel[(num_ended, H, blocks)](
+    block_k = max(16, next_power_of_2(K))
+    block_v = min(_BLOCK_V, max(16, next_power_of_2(V)))
+    blocks = cdiv(V, block_v)
+    # all is written where all runs end their interior
+    new = ends.new_empty if num_ended == num_runs else ends.new_ones
+    finite = new((num_runs, H * blocks), dtype=torch.bool)
+    _pair_kernel.run(
         found,
         ends,
         states_SHKV,
@@ -103,6 +107,8 @@ def keep_pairs(
         states_SHKV.stride(0),
         transitions.stride(0),
         num_ended,
+        grid=(num_ended, H, blocks),
+        warmup=False,
         H=H,
         K=K,
         V=V,

@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hypic_sdk.kernels.blocks import next_power_of_2
 from hypic_sdk.kernels.scan_inputs import MIN_LOG_DECAY, UNIT_EPS, ScanInputs
 
 _WARPS = 4  # one group of warps: a product of 64 rows is one instruction a step
@@ -164,24 +165,17 @@ def prepare(inputs: ScanInputs, tiles_table: torch.Tensor, tile_tokens: int) -> 
     query, key, value = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (inputs.query, inputs.key, inputs.value)
     )
-    H, K, V, C = inputs.num_heads, inputs.key_size, value.shape[2], tile_tokens
-    num_tiles, num_key_heads = len(tiles_table), key.shape[1]
+    (_, H, V), (_, num_key_heads, K), C = value.shape, key.shape, tile_tokens
+    num_tiles = tiles_table.shape[0]
     operand = torch.float32 if value.dtype == torch.float32 else torch.float16
-
-    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.empty((num_tiles, *shape), dtype=dtype, device=value.device)
-
     found = Prepared(
-        empty(num_key_heads, C, K, dtype=operand),
-        empty(num_key_heads, C, K, dtype=operand),
-        empty(H, C, C, dtype=operand),
-        empty(H, C, C, dtype=operand),
-        empty(H, C),
-        empty(H, C),
-        empty(H),
-        empty(H),
+        *value.new_empty((2, num_tiles, num_key_heads, C, K), dtype=operand).unbind(),
+        *value.new_empty((2, num_tiles, H, C, C), dtype=operand).unbind(),
+        *value.new_empty((2, num_tiles, H, C), dtype=torch.float32).unbind(),
+        value.new_empty((num_tiles, H), dtype=torch.float32),
+        value.new_empty((num_tiles, H), dtype=torch.float32),
     )
-    _prepare_kernel[(num_tiles, num_key_heads)](
+    _prepare_kernel.run(
         query,
         key,
         value,
@@ -199,6 +193,8 @@ def prepare(inputs: ScanInputs, tiles_table: torch.Tensor, tile_tokens: int) -> 
         *query.stride()[:2],
         *key.stride()[:2],
         *value.stride()[:2],
+        grid=(num_tiles, num_key_heads),
+        warmup=False,
         H=H,
         GROUPS=H // num_key_heads,
         K=K,
@@ -209,8 +205,8 @@ def prepare(inputs: ScanInputs, tiles_table: torch.Tensor, tile_tokens: int) -> 
         MIN_LOG=MIN_LOG_DECAY,
         C=C,
         LEVELS=C.bit_length() - 1,
-        BLOCK_K=max(16, triton.next_power_of_2(K)),
-        BLOCK_V=max(16, triton.next_power_of_2(V)),
+        BLOCK_K=max(16, next_power_of_2(K)),
+        BLOCK_V=max(16, next_power_of_2(V)),
         num_warps=_WARPS,
         num_stages=1,
     )

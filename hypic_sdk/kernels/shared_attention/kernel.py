@@ -13,7 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hypic_sdk.kernels.live_attention.kernel import merge
+from hypic_sdk.kernels.blocks import next_power_of_2
+from hypic_sdk.kernels.live_attention.kernel import attend_keys, keep_rows, merge, tile_of, turned
 from hypic_sdk.kernels.shared_attention import reference
 from hypic_sdk.kernels.shared_attention.plan import SharedLaunch, SharedRun, SharedTable, Turn
 
@@ -48,88 +49,40 @@ def _attend_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    i_task, i_g = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    i_task, i_g = tl.program_id(0).to(tl.int64) // G, tl.program_id(0).to(tl.int64) % G
     task_ptr = tasks_ptr + i_task * 10
-    row, num_rows = tl.load(task_ptr), tl.load(task_ptr + 1)
-    last_key, slots_start = tl.load(task_ptr + 2), tl.load(task_ptr + 3)
-    first_key, stop_key = tl.load(task_ptr + 4), tl.load(task_ptr + 5)
-    partial, query_turn = tl.load(task_ptr + 6), tl.load(task_ptr + 7)
-    key_turn, key_step = tl.load(task_ptr + 8), tl.load(task_ptr + 9)
+    row, num_rows = tl.load(task_ptr), tl.load(task_ptr + 1).to(tl.int32)
+    last_key, slots_start = tl.load(task_ptr + 2).to(tl.int32), tl.load(task_ptr + 3)
+    first_key, stop_key = tl.load(task_ptr + 4).to(tl.int32), tl.load(task_ptr + 5).to(tl.int32)
+    partial, query_turn = tl.load(task_ptr + 6), tl.load(task_ptr + 7).to(tl.int32)
+    key_turn, key_step = tl.load(task_ptr + 8).to(tl.int32), tl.load(task_ptr + 9).to(tl.int32)
     o_m, o_e = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_E)
-    # of each dimension: the other one of its pair, the pair's angle, the sine's sign
-    o_pair = tl.where(o_e < F, o_e + F, o_e - F)
-    o_angle = tl.where(o_e < F, o_e, o_e - F)
-    b_sign = tl.where(o_e < F, -1.0, 1.0)
-    m_turned = o_e < 2 * F
     o_row = o_m // GROUP
     o_head = i_g * GROUP + o_m % GROUP
     m_m = o_row < num_rows
     m_me = m_m[:, None] & (o_e < E)[None, :]
-    m_turn = m_m[:, None] & m_turned[None, :]
     o_query = ((row + o_row) * query_stride + o_head * query_head_stride)[:, None]
-    o_table = ((query_turn + o_row) * F)[:, None] + o_angle[None, :]
+    # of each dimension: the other one of its pair, the pair's angle, the sine's sign
+    o_pair = tl.where(o_e < F, o_e + F, o_e - F)
+    o_angle = tl.where(o_e < F, o_e, o_e - F)
+    b_sign = tl.where(o_e < F, -1.0, 1.0)
     # [BM, BE]
-    b_raw = tl.load(query_ptr + o_query + o_e[None, :], m_me, other=0.0)
-    b_pair = tl.load(query_ptr + o_query + o_pair[None, :], m_turn, other=0.0)
-    b_cos = tl.load(cos_ptr + o_table, m_turn, other=1.0)
-    b_sin = tl.load(sin_ptr + o_table, m_turn, other=0.0) * b_sign[None, :]
-    b_query = (b_raw.to(tl.float32) * b_cos + b_pair.to(tl.float32) * b_sin).to(b_raw.dtype)
-    keys_ptr += i_g * keys_head_stride
-    values_ptr += i_g * values_head_stride
-    # [BM]
-    b_most = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
-    b_weight = tl.zeros([BLOCK_M], dtype=tl.float32)
-    # [BM, BE]
-    b_sum = tl.zeros([BLOCK_M, BLOCK_E], dtype=tl.float32)
-    for i_n in range(first_key, stop_key, BLOCK_N):
-        o_n = i_n + tl.arange(0, BLOCK_N)
-        m_n = o_n < stop_key
-        # [BN]
-        b_slot = tl.load(slots_ptr + slots_start + o_n, m_n, other=0)
-        # [BE, BN]
-        b_key = tl.load(
-            keys_ptr + b_slot[None, :] * keys_stride + o_e[:, None],
-            (o_e < E)[:, None] & m_n[None, :],
-            other=0.0,
-        )
-        if TURN_KEYS:
-            m_en = m_turned[:, None] & m_n[None, :]
-            o_key = ((key_turn + o_n * key_step) * F)[None, :] + o_angle[:, None]
-            b_other = tl.load(
-                keys_ptr + b_slot[None, :] * keys_stride + o_pair[:, None], m_en, other=0.0
-            )
-            b_key_cos = tl.load(cos_ptr + o_key, m_en, other=1.0)
-            b_key_sin = tl.load(sin_ptr + o_key, m_en, other=0.0) * b_sign[:, None]
-            b_wide = b_key.to(tl.float32) * b_key_cos + b_other.to(tl.float32) * b_key_sin
-            b_key = b_wide.to(b_key.dtype)
-        # [BN, BE]
-        b_value = tl.load(
-            values_ptr + b_slot[:, None] * values_stride + o_e[None, :],
-            m_n[:, None] & (o_e < E)[None, :],
-            other=0.0,
-        )
-        # [BM, BN]
-        b_score = tl.dot(b_query, b_key, input_precision="ieee") * scale
-        seen = m_n[None, :] & (o_n[None, :] <= (last_key + o_row)[:, None])
-        b_score = tl.where(seen, b_score, float("-inf"))
-        b_new_most = tl.maximum(b_most, tl.max(b_score, 1))
-        # a row that has seen nothing yet: 0 instead of -inf, so that no inf - inf arises
-        b_base = tl.where(b_new_most == float("-inf"), 0.0, b_new_most)
-        b_weights = tl.exp2(b_score - b_base[:, None])
-        b_shrink = tl.exp2(b_most - b_base)
-        b_weight = b_weight * b_shrink + tl.sum(b_weights, 1)
-        b_sum = b_sum * b_shrink[:, None]
-        b_sum = tl.dot(b_weights.to(b_value.dtype), b_value, acc=b_sum, input_precision="ieee")
-        b_most = b_new_most
-    if partial >= 0:
-        o_part = (partial * G + i_g) * BLOCK_M
-        tl.store(partial_ptr + (o_part + o_m)[:, None] * E + o_e[None, :], b_sum, m_me)
-        tl.store(weight_ptr + 2 * o_part + o_m, b_most)
-        tl.store(weight_ptr + 2 * o_part + BLOCK_M + o_m, b_weight)
-    else:
-        o_out = (row + o_row) * out_stride + o_head * out_head_stride
-        b_out = (b_sum / b_weight[:, None]).to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + o_out[:, None] + o_e[None, :], b_out, m_me)
+    b_query = tl.load(query_ptr + o_query + o_e[None, :], m_me, other=0.0)
+    b_query = turned(
+        *(b_query, query_ptr, o_query + o_pair[None, :]),
+        *(((query_turn + o_row) * F)[:, None] + o_angle[None, :], cos_ptr, sin_ptr),
+        *(b_sign[None, :], m_m[:, None] & (o_e < 2 * F)[None, :]),
+    )
+    b_most, b_weight, b_sum = attend_keys(
+        *(b_query, keys_ptr + i_g * keys_head_stride, values_ptr + i_g * values_head_stride),
+        *(keys_stride, values_stride, slots_ptr + slots_start, first_key, stop_key, last_key),
+        *(o_row, scale, None, None, 0, 0, cos_ptr, sin_ptr, key_turn, key_step),
+        *(E, F, BLOCK_M, BLOCK_N, BLOCK_E, False, TURN_KEYS),
+    )
+    keep_rows(
+        *(b_most, b_weight, b_sum, out_ptr, partial_ptr, weight_ptr, out_stride, out_head_stride),
+        *(row, o_row, o_head, m_me, partial, i_g, G, E, BLOCK_M, BLOCK_E),
+    )
 
 
 def shared_attention(
@@ -180,11 +133,11 @@ def _launch(
     turn_keys: bool,
 ) -> None:
     _, G, E = keys_PGE.shape
-    block_m, block_e = launch.block_m, max(16, triton.next_power_of_2(E))
-    is_wide = query_LQE.dtype == torch.float32
+    block_m, block_e = launch.block_m, max(16, next_power_of_2(E))
+    tile = tile_of(block_m, block_e, query_LQE.dtype, query_LQE.device)
     partial = query_LQE.new_empty((launch.num_partials, G, block_m, E), dtype=torch.float32)
     weight = query_LQE.new_empty((launch.num_partials, G, 2, block_m), dtype=torch.float32)
-    _attend_kernel[(len(launch.tasks), G)](
+    _attend_kernel[(len(launch.tasks) * G,)](
         query_LQE,
         keys_PGE,
         values_PGE,
@@ -206,9 +159,10 @@ def _launch(
         F=cos.shape[1],
         TURN_KEYS=turn_keys,
         BLOCK_M=block_m,
-        BLOCK_N=16 if is_wide else 32 if block_e >= 256 else 64,
+        BLOCK_N=tile.keys,
         BLOCK_E=block_e,
-        num_warps=8 if block_m * block_e >= 16384 else 4,
-        num_stages=1 if is_wide else 2,
+        num_warps=tile.warps,
+        # pairs and angles of keys, on their way too, would not fit into shared memory
+        num_stages=1 if turn_keys else tile.stages,
     )
     merge(launch, out_LQE, partial, weight, group, block_e)

@@ -171,5 +171,5 @@ def _row_tasks(run: SharedRun, start: int, row: int, num_rows: int, turn: Turn) 
 
 def _stretches(run: SharedRun, num_keys: int) -> list[tuple[int, int]]:
     """How a run's keys are cut follows from its rows and these keys alone."""
-    step = stretch_keys(run.num_rows, num_keys)
+    step = int(stretch_keys(run.num_rows, num_keys))
     return [(a, min(a + step, num_keys)) for a in range(0, num_keys, step)]
