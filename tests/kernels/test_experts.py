@@ -43,14 +43,14 @@ def share_of(shared: Shared | None) -> torch.Tensor | float:
     return 0.0 if shared is None else shared.outputs.double() * shared.gate.double().sigmoid()
 
 
-def dense(x, routing: Routing, gate_up, down) -> torch.Tensor:
-    """The definition: each row through each of its experts, in fp64."""
+def dense(x, routing: Routing, gate_up, down, *, terms: bool = False) -> torch.Tensor:
+    """The definition: each row through each of its experts, in fp64; or how large its terms are."""
     out = torch.zeros(x.shape, dtype=torch.float64)
     for row in range(len(x)):
         for expert, weight in zip(routing.indices[row], routing.weights[row], strict=True):
             gate, up = (gate_up[expert].double() @ x[row].double()).chunk(2)
-            inner = gate / (1 + (-gate).exp()) * up
-            out[row] += weight.double() * (down[expert].double() @ inner)
+            inner, last = gate / (1 + (-gate).exp()) * up, down[expert].double()
+            out[row] += weight.double() * (last.abs() @ inner.abs() if terms else last @ inner)
     return out
 
 
@@ -73,7 +73,9 @@ def test_agrees_with_the_definition(tiles, num_experts, top_k, sizes, dtype, row
     got = experts(x, routing, gate_up, down, row_independent=row_independent, shared=shared)
     assert got.dtype == dtype
     want = dense(x, routing, gate_up, down) + share_of(shared)
-    assert_close("experts", got, want, rel_rms=BOUNDS[dtype])
+    # terms of few numbers may cancel, what was rounded of them does not
+    terms = dense(x, routing, gate_up, down, terms=True) + abs(share_of(shared))
+    assert (got.double() - want).norm() <= BOUNDS[dtype] * terms.norm()
 
 
 def test_any_row_count_without_row_independence():
@@ -208,8 +210,17 @@ def assert_added_in_two_steps(device: str, dtype: torch.dtype, width: int) -> No
     routed = kernel.combine(products, indices, places, weights, None)
     with mock.patch.object(torch.Tensor, "new_empty", poisoned):
         got = kernel.combine(products, indices, places, weights, shared)
-    share = shared.gate.float().sigmoid().to(dtype)
-    assert torch.equal(got, routed + shared.outputs * share)
+    share = shared.outputs * shared.gate.float().sigmoid().to(dtype)
+    if device == "cpu":
+        assert torch.equal(got, routed + share)
+    else:
+        assert_added(got, routed, share)
+
+
+def assert_added(got: torch.Tensor, routed: torch.Tensor, share: torch.Tensor) -> None:
+    """The sum, where a device's sigmoid may be another one's next number in bf16."""
+    bound = 2**-8 * (routed.double().abs() + 2.0 * share.double().abs())
+    assert ((got.double() - routed.double() - share.double()).abs() <= bound).all()
 
 
 @pytest.mark.parametrize("width", [8, 300])
@@ -334,7 +345,7 @@ def test_on_a_gpu_the_order_is_a_stable_sort(num_experts, crowded):
 
 def poisoned(self, *args, **more):
     """new_empty, with nothing in it that could be taken for a result."""
-    out = torch.empty(*args, **{"dtype": self.dtype, **more})
+    out = torch.empty(*args, **{"dtype": self.dtype, "device": self.device, **more})
     return out.fill_(torch.nan if out.is_floating_point() else -(2**30))
 
 
@@ -449,14 +460,16 @@ def test_route_with_swiglu_is_both_bit_by_bit(num_rows, num_experts, inner, coun
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("sizes", [(1, 256, 512), (37, 60, 1408), (300, 8, 100)], ids=str)
-def test_on_a_gpu_route_with_swiglu_is_both_bit_by_bit(sizes, dtype):
+def test_on_a_gpu_route_with_swiglu_is_both(sizes, dtype):
+    """Shares to a rounding: the sum over experts is taken by another number of threads."""
     logits, gate_up = projection(*sizes, dtype, "cuda")
     row_count = torch.tensor([max(1, sizes[0] - 3)], device="cuda")
     options = {"top_k": 8, "renormalise": True, "row_count": row_count}
     routing, inner = route_with_swiglu(logits, gate_up, **options)
-    own = *route(logits, **options), swiglu(gate_up)
-    for mine, alone in zip((*routing, inner), own, strict=True):
-        assert torch.equal(mine, alone)
+    own = route(logits, **options)
+    assert torch.equal(routing.indices, own.indices)
+    assert_close("shares", routing.weights.cpu(), own.weights.cpu(), rel_rms=1e-6)
+    assert torch.equal(inner, swiglu(gate_up))
 
 
 @pytest.mark.gpu
@@ -520,7 +533,8 @@ def test_on_a_gpu_every_number_of_rows_is_the_definition(sizes):
         want = reference.experts(x, *routing, gate_up, down, row_independent=False)
         shared = draw_shared(*x.shape, torch.bfloat16, "cuda")
         whole = experts(x, routing, gate_up, down, row_independent=False, shared=shared)
-        assert torch.equal(whole, got + shared.outputs * shared.gate.float().sigmoid().bfloat16())
+        share = shared.outputs * shared.gate.float().sigmoid().bfloat16()
+        assert_added(whole, got, share)
         # both round inner activations and result to bf16, the reference each product too
         assert_close(f"{count} rows", got[:count].cpu(), want[:count].cpu(), rel_rms=2**-6)
         assert not got[count:].any()

@@ -16,10 +16,10 @@ from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
 
 _LARGEST_WHOLE = 4096  # choices that every expert's program looks at
 _WHOLE_PER_THREAD = 16  # of those
-_BLOCK = 256  # choices of a block beyond that: every one is compared with every other
+_BLOCK = 128  # choices of a block beyond that: every one is compared with every other
 _AFTER = 32  # choices that a block's are compared with at a time
 _BLOCK_WARPS = 8
-_BLOCKS = 512  # whose counts are added up at a time
+_BLOCKS = 1024  # whose counts are added up at a time
 
 
 @triton.jit
