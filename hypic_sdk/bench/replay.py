@@ -31,6 +31,7 @@ from hypic_sdk.client import AsyncHypic
 from hypic_sdk.config import DEFAULT_MODE, MODES, EngineConfig, ReuseConfig, StoreConfig
 from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
 from hypic_sdk.errors import ConfigError, HypicError
+from hypic_sdk.wire.replies import ChatCompletionChunk
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,6 +134,17 @@ def _number(name: str) -> int:
     return int(name.removeprefix("seg_"))
 
 
+def has_token(chunk: ChatCompletionChunk) -> bool:
+    """Whether a chunk tells of a token, also of one that is no text.
+
+    A model of random weights draws ids that a tokenizer of fewer has no text for.
+    """
+    if not chunk.choices:
+        return False
+    told = chunk.choices[0].logprobs
+    return bool(chunk.choices[0].delta.content) or (told is not None and bool(told.content))
+
+
 @final
 class Caller:
     """Asks a server for the requests of a trace."""
@@ -160,9 +172,10 @@ class Caller:
                 max_tokens=self._plan.max_tokens,
                 min_tokens=self._plan.max_tokens,
                 ignore_eos=True,
+                logprobs=True,
             ) as stream:
                 async for chunk in stream:
-                    if ttft_s is None and chunk.choices and chunk.choices[0].delta.content:
+                    if ttft_s is None and has_token(chunk):
                         ttft_s = time.perf_counter() - began_s
                 whole = await stream.get_final_completion()
         except HypicError as error:

@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,15 +22,27 @@ from hypic_sdk.bench.replay import (
     ReplayPlan,
     Sent,
     corpus,
+    has_token,
     highest_rate,
     run_replay_bench,
 )
 from hypic_sdk.bench.replay_server import ReplayServer
 from hypic_sdk.config import EngineConfig, StoreConfig
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.wire.replies import ChatCompletionChunk
 
 SMALL = TraceShape(num_documents=8, per_request=3, median_tokens=40, live_tokens=30)
 PLAN = ReplayPlan(SMALL, max_tokens=2, limit_s=20.0, seconds=1.0, num_callers=2, fill_s=0.5)
+
+
+TOKEN = {"token": "", "bytes": [], "logprob": -1.0, "top_logprobs": []}
+CHUNKS = [
+    ([], False),
+    ([{"index": 0, "delta": {"role": "assistant"}}], False),
+    ([{"index": 0, "delta": {"content": ""}}], False),
+    ([{"index": 0, "delta": {"content": "a"}}], True),
+    ([{"index": 0, "delta": {}, "logprobs": {"content": [TOKEN]}}], True),
+]
 
 
 def answered(rate: float, ttft_s: float) -> Replay:
@@ -99,6 +112,13 @@ def test_texts_have_about_the_lengths_of_the_trace() -> None:
 def test_an_unknown_mode_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="full_recompute"):
         run_replay_bench(Console(), plan=PLAN, modes=["fast"], server=ReplayServer())
+
+
+@pytest.mark.parametrize(("choices", "has_one"), CHUNKS)
+def test_a_token_without_text_is_a_first_token(choices: list[Any], has_one: bool) -> None:
+    """As a random model draws many: ids beyond those of the tokenizer."""
+    whole = {"id": "x", "created": 0, "model": "m", "choices": choices}
+    assert has_token(ChatCompletionChunk.model_validate(whole)) == has_one
 
 
 @pytest.mark.timeout(180)
