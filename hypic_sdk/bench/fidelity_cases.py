@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hypic_sdk.demo.evaluation_data import Arm, make_prompt
-from hypic_sdk.demo.worlds import Example
+from hypic_sdk.demo.questions import Example
 
 if TYPE_CHECKING:
     from hypic_sdk.bench.subject import Subject

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from hypic_sdk.demo.worlds import WorldSpec, make_example
+from hypic_sdk.demo.questions import make_example
+from hypic_sdk.demo.worlds import WorldSpec
 
 VOCAB_SIZE = 8192
 SPECIAL_TOKENS = (

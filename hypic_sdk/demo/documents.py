@@ -49,24 +49,35 @@ HEADINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happens a number of times, and the question that counts it."""
+    """Something that happens a number of times, and the questions that count it.
+
+    Counting starts anew behind each sentence of `reset`, for the second question alone.
+    """
 
     sentences: tuple[str, ...]
     question: str
+    reset: str
+    since: str
 
 
 EVENTS: tuple[Event, ...] = (
     Event(
         ("The bell rang.", "Then the bell rang.", "Once more the bell rang."),
         "How many times did the bell ring?",
+        "The bell was mended.",
+        "How many times did the bell ring since it was last mended?",
     ),
     Event(
         ("A ship arrived.", "Another ship arrived.", "Then a ship arrived."),
         "How many ships arrived?",
+        "The harbour was emptied.",
+        "How many ships arrived since the harbour was last emptied?",
     ),
     Event(
         ("The siren sounded.", "Again the siren sounded.", "The siren sounded once."),
         "How many times did the siren sound?",
+        "The siren was cleaned.",
+        "How many times did the siren sound since it was last cleaned?",
     ),
     Event(
         (
@@ -75,14 +86,20 @@ EVENTS: tuple[Event, ...] = (
             "Then a parcel was delivered.",
         ),
         "How many parcels were delivered?",
+        "All parcels were fetched.",
+        "How many parcels were delivered since all were last fetched?",
     ),
     Event(
         ("The red team scored.", "Again the red team scored.", "Then the red team scored."),
         "How many times did the red team score?",
+        "A new match began.",
+        "How many times did the red team score in the last match?",
     ),
     Event(
         ("A goal was missed.", "Another goal was missed.", "Once more a goal was missed."),
         "How many goals were missed?",
+        "The teams changed sides.",
+        "How many goals were missed since the teams last changed sides?",
     ),
 )
 
@@ -126,6 +143,13 @@ class Turn:
 
     switch: Switch
     state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What sets the counting of an event back: a statement of a document."""
+
+    event: Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,20 @@ from pathlib import Path
 
 from hypic_sdk.config import keep_tokenizers_serial
 from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack_stream
-from hypic_sdk.demo.relations import Part
-from hypic_sdk.demo.worlds import (
+from hypic_sdk.demo.questions import (
     NOT_SAID,
     Example,
-    WorldSpec,
     make_questions,
-    make_world,
     mentioned_first,
     not_said,
     one_hop,
+    since,
     tally,
     turned,
     two_hop,
 )
+from hypic_sdk.demo.relations import Part
+from hypic_sdk.demo.worlds import WorldSpec, make_world
 from hypic_sdk.errors import ConfigError, NumericsError
 
 SEED = 20_000_003
@@ -65,9 +65,17 @@ ARMS = (
     Arm("latest, held names, seen templates", held_templates=False, kind="latest"),
     Arm("first, held names, seen templates", held_templates=False, kind="first"),
     Arm("tally, held names, seen templates", held_templates=False, kind="tally"),
+    Arm("since, held names, seen templates", held_templates=False, kind="since"),
     Arm("turned, held names, seen templates", held_templates=False, kind="turned"),
     Arm("two_hop, held names, seen templates", held_templates=False, kind="two_hop"),
 )
+MAKERS = {
+    "not_said": not_said,
+    "tally": tally,
+    "since": since,
+    "turned": turned,
+    "two_hop": two_hop,
+}
 QUICK = ("held templates", "seen templates")
 ATTEMPTS = 7919  # seeds that one prompt may try
 
@@ -110,7 +118,8 @@ def _one(arm: Arm, num_documents: int, place: int, seed: int) -> Example | None:
         part=arm.part,
         filler_share=rng.choice((0.1, 0.3)),
         updates=3 if arm.kind == "latest" else 0,
-        events=2 if arm.kind == "tally" else 0,
+        events=2 if arm.kind in ("tally", "since") else 0,
+        resets=arm.kind == "since",
         switches=2 if arm.kind == "turned" else 0,
         one_hop_only=True,
     )
@@ -123,8 +132,7 @@ def _one(arm: Arm, num_documents: int, place: int, seed: int) -> Example | None:
     elif arm.kind == "first":
         question = mentioned_first(world, documents)
     else:
-        makers = {"not_said": not_said, "tally": tally, "turned": turned, "two_hop": two_hop}
-        question = makers[arm.kind](world)
+        question = MAKERS[arm.kind](world)
     if question is None:
         return None
     if arm.kind == "closed_silent":

@@ -16,13 +16,12 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from hypic_sdk.demo.worlds import Example
+from hypic_sdk.demo.questions import Example
 
 HEAD_TOKENS = 8  # recomputed in place at the start of every document
 MIN_SEGMENT_TOKENS = 64  # a shorter document is live as a whole
 ARRAYS = ("tokens", "targets", "target_class", "position", "stretch", "stretch_position")
 LM, ANSWER = 1, 2  # classes of target tokens
-KINDS = ("one_hop", "latest", "two_hop", "first", "tally", "not_said")
 
 
 class PieceTokenizer:

@@ -22,7 +22,8 @@ from hypic_sdk.demo.prompts import (
     PromptEncoder,
     pack_stream,
 )
-from hypic_sdk.demo.worlds import Example, Question, WorldSpec, make_example
+from hypic_sdk.demo.questions import NOT_SAID, Example, Question, make_example
+from hypic_sdk.demo.worlds import WorldSpec
 
 DOCUMENT_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 QUESTION_TOKENS = 26  # a question with its answer and template, about
@@ -84,14 +85,13 @@ def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
         filler_share=rng.choice((0.0, 0.1, 0.25, 0.4)),
         updates=rng.choice((0, 0, 1, 2, 4)) if wanted > 150 else rng.choice((0, 0, 0, 1)),
         events=rng.choice((0, 0, 0, 1, 2)),
+        resets=rng.random() < 0.5,
         switches=rng.choice((0, 0, 1, 2)),
     )
 
 
 def without_documents(example: Example) -> Example:
     """Drop the documents; nothing can be answered then."""
-    from hypic_sdk.demo.worlds import NOT_SAID
-
     first = example.questions[0]
     asked = Question(first.text, NOT_SAID, "not_said", first.relation)
     return Example(example.system, (), (), (asked,))

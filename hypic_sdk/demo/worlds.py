@@ -7,7 +7,6 @@ by construction (see `naming` and `relations`). Standard library only.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypic_sdk.demo.documents import (
@@ -15,47 +14,23 @@ from hypic_sdk.demo.documents import (
     SWITCHES,
     Event,
     Fact,
+    Reset,
     Turn,
     Writer,
     heading,
     join_sentences,
 )
-from hypic_sdk.demo.naming import PRONOUNS, Entity, Lexicon, Namer
+from hypic_sdk.demo.naming import Entity, Lexicon, Namer
 from hypic_sdk.demo.relations import (
     RELATIONS,
     Part,
     Relation,
-    capitalise,
-    fill,
-    possessive,
     relations_of,
 )
 
 NO_LEXICON = Lexicon()
-NOT_SAID = "The documents do not say."
-SYSTEM_TEXTS = (
-    "Answer from the documents.",
-    "Answer the question from the documents. Answer briefly.",
-    "You are a careful reader. Use the documents only.",
-    "You answer questions from the documents you are given.",
-    "You are a helpful assistant.",
-)
 TOKENS_PER_SENTENCE = 13
-ASK_OPENERS = (
-    "According to the documents, ",
-    "Please tell me: ",
-    "Say, ",
-    "One question: ",
-    "Quickly: ",
-)
 KINDS = ("person", "person", "person", "company", "town", "item")
-#: relation to the phrase that names its value, and the relations asked of that value
-BRIDGES = {
-    "works_for": ("the company that {s} works for", ("based_in", "led_by", "makes", "founded")),
-    "born_in": ("the town where {s} was born", ("river", "mayor", "region", "known_for")),
-    "lives_in": ("the town where {s} lives", ("river", "mayor", "region", "known_for")),
-    "keeper": ("the person who keeps {s}", ("age", "job", "pet", "colour")),
-}
 LINKED_KINDS = {
     "works_for": "company",
     "born_in": "town",
@@ -66,29 +41,7 @@ LINKED_KINDS = {
 }
 
 
-Item = Fact | Event | Turn
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question, its one right answer, and where the answer stands."""
-
-    text: str
-    answer: str
-    kind: str  # one_hop, latest, two_hop, first, tally, turned or not_said
-    relation: str = ""
-    gold: tuple[int, ...] = ()  # indices of the documents that hold the answer
-    known_words: bool = True  # whether training shows every word of statement and question
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Documents and questions on them."""
-
-    system: str | None
-    documents: tuple[str, ...]
-    glue: tuple[str, ...]  # what follows each document
-    questions: tuple[Question, ...]
+Item = Fact | Event | Reset | Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +58,7 @@ class WorldSpec:
     filler_share: float = 0.3
     updates: int = 0
     events: int = 0
+    resets: bool = False  # whether events are set back, in one document or two
     switches: int = 0
     one_hop_only: bool = False
 
@@ -121,6 +75,8 @@ class World:
     truth: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     updated: set[tuple[str, str]] = field(default_factory=set)
     counted: dict[int, int] = field(default_factory=dict)
+    #: event to how often it happened since it was last set back
+    since: dict[int, int] = field(default_factory=dict)
     #: question to the last state and the document that states it
     turned: dict[str, tuple[str, int]] = field(default_factory=dict)
     home: dict[str, int] = field(default_factory=dict)
@@ -189,10 +145,21 @@ class World:
 
     def _plan_events(self, plans: list[list[Item]]) -> None:
         for event in self.rng.sample(range(len(EVENTS)), min(self.spec.events, len(EVENTS))):
-            self.counted[event] = self.rng.randint(1, 5)
+            self.counted[event] = self.rng.randint(*((2, 7) if self.spec.resets else (1, 5)))
             for _ in range(self.counted[event]):
                 plan = self.rng.choice(plans)
                 plan.insert(self.rng.randint(0, len(plan)), EVENTS[event])
+            if self.spec.resets:
+                self._set_back(plans, event)
+
+    def _set_back(self, plans: list[list[Item]], number: int) -> None:
+        """Set the counting of an event back in one document or two, and count what is left."""
+        rng, event, found = self.rng, EVENTS[number], 0
+        for plan in rng.sample(plans, rng.randint(1, min(2, len(plans)))):
+            plan.insert(rng.randint(0, len(plan)), Reset(event))
+        for item in (item for plan in plans for item in plan):
+            found = 0 if item == Reset(event) else found + (item == event)
+        self.since[number] = found
 
     def _plan_turns(self, plans: list[list[Item]]) -> None:
         """Turn some switches again and again, in more than one document where there are several."""
@@ -221,6 +188,8 @@ class World:
                 sentences.append(writer.filler())
             if isinstance(item, Event):
                 sentences.append(rng.choice(item.sentences))
+            elif isinstance(item, Reset):
+                sentences.append(item.event.reset)
             elif isinstance(item, Turn):
                 sentences.append(rng.choice(item.switch.sentences).format(s=item.state))
             elif self._joinable(item, following):
@@ -241,109 +210,6 @@ class World:
         )
 
 
-def ask(
-    world: World, relation: Relation, entity: Entity, subject: str | None = None
-) -> tuple[str, str]:
-    """Return a question about an entity, or what `subject` describes, and its template."""
-    held = world.spec.held_questions
-    templates = relation.held_questions if held else relation.questions
-    if subject is not None:
-        templates = templates.without("{p}")
-    template = templates.draw(world.rng, world.spec.part)
-    name = subject or entity.name
-    genitive = possessive(name)
-    if "{s}" in template and template.find("{s}") < template.find("{p}"):
-        genitive = PRONOUNS[entity.pronoun][1]
-    text = fill(template, name, genitive, name)
-    if not held and world.rng.random() < 0.08:
-        return world.rng.choice(ASK_OPENERS) + text, template
-    return capitalise(text), template
-
-
-def one_hop(world: World, key: tuple[str, str]) -> Question:
-    """Ask for one stated fact."""
-    entity = next(e for e in world.entities if e.name == key[0])
-    value, gold = world.truth[key]
-    kind = "latest" if key in world.updated else "one_hop"
-    relation = RELATIONS[key[1]]
-    text, template = ask(world, relation, entity)
-    known = relation.knows(template) and relation.knows(world.said[key])
-    return Question(text, value, kind, key[1], gold, known)
-
-
-def not_said(world: World) -> Question | None:
-    """Ask for something that no document states."""
-    rng = world.rng
-    if rng.random() < 0.35:
-        entity = world.namer.entity(rng.choice(KINDS))
-    else:
-        entity = rng.choice(world.entities)
-    open_relations = [
-        r
-        for r in relations_of(entity.kind)
-        if (entity.name, r.key) not in world.truth and r.key != "spouse"
-    ]
-    if not open_relations:
-        return None
-    relation = rng.choice(open_relations)
-    text, template = ask(world, relation, entity)
-    known = relation.knows(template)
-    return Question(text, NOT_SAID, "not_said", relation.key, known_words=known)
-
-
-def two_hop(world: World) -> Question | None:
-    """Ask for a fact of something that another fact names; the answer states the bridge first."""
-    by_name = {entity.name: entity for entity in world.entities}
-    links = [
-        (name, key, value, second)
-        for (name, key), (value, _) in world.truth.items()
-        if key in BRIDGES and value in by_name
-        for second in BRIDGES[key][1]
-        if (value, second) in world.truth
-    ]
-    if not links:
-        return None
-    name, key, bridge, second = world.rng.choice(links)
-    described = BRIDGES[key][0].format(s=name)
-    text, _ = ask(world, RELATIONS[second], by_name[bridge], described)
-    value, gold = world.truth[bridge, second]
-    gold = tuple(sorted({*gold, *world.truth[name, key][1]}))
-    return Question(text, f"{bridge}: {value}", "two_hop", second, gold)
-
-
-def mentioned_first(world: World, documents: Sequence[str]) -> Question | None:
-    """Ask which of two subjects comes first in the prompt."""
-    if len(world.entities) < 2:
-        return None
-    text = "\n".join(documents).lower()
-    one, other = world.rng.sample(world.entities, 2)
-    places = [text.find(entity.name.lower()) for entity in (one, other)]
-    if min(places) < 0:
-        return None
-    answer = one if places[0] < places[1] else other
-    asked = world.rng.choice(
-        ("Which is mentioned first, {a} or {b}?", "What comes first, {a} or {b}?")
-    )
-    return Question(asked.format(a=one.name, b=other.name), answer.name, "first")
-
-
-def tally(world: World) -> Question | None:
-    """Ask how often something happened."""
-    if not world.counted:
-        return None
-    event = world.rng.choice(sorted(world.counted))
-    return Question(EVENTS[event].question, str(world.counted[event]), "tally")
-
-
-def turned(world: World) -> Question | None:
-    """Ask for the state that something was turned to last."""
-    if not world.turned:
-        return None
-    text = world.rng.choice(sorted(world.turned))
-    state, index = world.turned[text]
-    return Question(text, state, "turned", gold=(index,))
-
-
 def make_world(
     spec: WorldSpec, seed: int, lexicon: Lexicon = NO_LEXICON
 ) -> tuple[World, tuple[str, ...]]:
@@ -351,44 +217,3 @@ def make_world(
     rng = random.Random(seed)
     world = World(spec, rng, Namer(rng, spec.held_names, lexicon))
     return world, world.write()
-
-
-def make_questions(world: World, documents: Sequence[str]) -> tuple[Question, ...]:
-    """Draw questions: mostly one stated fact, some that the recurrent state must carry."""
-    rng, spec = world.rng, world.spec
-    keys = list(world.truth)
-    questions: list[Question] = []
-    seen: set[str] = set()
-    for _ in range(4 * spec.num_questions):
-        if len(questions) == spec.num_questions:
-            break
-        draw = rng.random()
-        question: Question | None = None
-        if not spec.one_hop_only and draw < 0.10:
-            question = not_said(world)
-        elif not spec.one_hop_only and draw < 0.17:
-            question = two_hop(world)
-        elif not spec.one_hop_only and draw < 0.21:
-            question = mentioned_first(world, documents)
-        elif not spec.one_hop_only and draw < 0.26:
-            question = tally(world)
-        elif not spec.one_hop_only and draw < 0.34 and world.turned:
-            question = turned(world)
-        elif not spec.one_hop_only and draw < 0.44 and world.updated:
-            question = one_hop(world, rng.choice(sorted(world.updated)))
-        if question is None:
-            question = one_hop(world, rng.choice(keys))
-        if question.text not in seen:
-            seen.add(question.text)
-            questions.append(question)
-    return tuple(questions)
-
-
-def make_example(spec: WorldSpec, seed: int, lexicon: Lexicon = NO_LEXICON) -> Example:
-    """Make one training example: documents, glue, system text and questions."""
-    world, documents = make_world(spec, seed, lexicon)
-    questions = make_questions(world, documents)
-    rng = world.rng
-    system = rng.choice(SYSTEM_TEXTS) if rng.random() < 0.75 else None
-    joiner = rng.choices(("\n\n", "\n", ""), (0.75, 0.17, 0.08))[0]
-    return Example(system, documents, (joiner,) * len(documents), questions)

@@ -19,10 +19,11 @@ from hypic_sdk.demo.evaluation_data import ARMS, arm_size, make_prompt, pack_all
 from hypic_sdk.demo.export import save_reader
 from hypic_sdk.demo.initial import init_weights
 from hypic_sdk.demo.prompts import Batch, Encoded, PackedAnswer, PieceTokenizer, PromptEncoder
+from hypic_sdk.demo.questions import NOT_SAID, make_example
 from hypic_sdk.demo.reader_model import Reader
 from hypic_sdk.demo.relations import RELATIONS
 from hypic_sdk.demo.train import TOY
-from hypic_sdk.demo.worlds import NOT_SAID, WorldSpec, make_example
+from hypic_sdk.demo.worlds import WorldSpec
 from hypic_sdk.errors import NumericsError
 
 ENCODER = PromptEncoder(PieceTokenizer(reader_path()))

@@ -15,6 +15,7 @@ from hypic_sdk.demo.grid_data import KERNELS
 from hypic_sdk.demo.heldout import apart, bare, core, held_out, roughened
 from hypic_sdk.demo.naming import PRONOUNS, Entity, Namer
 from hypic_sdk.demo.phrasings import QUESTION_FRAMES, STATEMENT_FRAMES, cross
+from hypic_sdk.demo.questions import ASK_OPENERS, make_questions
 from hypic_sdk.demo.relations import (
     EXAMPLE_SUBJECTS,
     HELD_QUESTION_FRAMES,
@@ -25,7 +26,7 @@ from hypic_sdk.demo.relations import (
     render,
     untaught_words,
 )
-from hypic_sdk.demo.worlds import ASK_OPENERS, WorldSpec, make_questions, make_world
+from hypic_sdk.demo.worlds import WorldSpec, make_world
 from hypic_sdk.demo.wrappers import CLOSERS, OPENERS, UPDATE_OPENERS
 
 sentences = st.lists(st.text("abc {}s", min_size=1, max_size=8), min_size=3, unique=True)

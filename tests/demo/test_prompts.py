@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.prompts import ANSWER, HEAD_TOKENS, PieceTokenizer, PromptEncoder, pack_stream
-from hypic_sdk.demo.worlds import Example, Question, WorldSpec, make_example
+from hypic_sdk.demo.questions import Example, Question, make_example
+from hypic_sdk.demo.worlds import WorldSpec
 
 TOKENIZER = PieceTokenizer(reader_path())
 ENCODER = PromptEncoder(TOKENIZER)

@@ -16,8 +16,8 @@ from hypic_sdk.demo.evaluate import load_reader, score
 from hypic_sdk.demo.evaluation_data import pack_all
 from hypic_sdk.demo.library import DOCUMENTS, GLUE, QUESTIONS, SYSTEM, LibraryQuestion
 from hypic_sdk.demo.prompts import MIN_SEGMENT_TOKENS, PieceTokenizer, PromptEncoder
+from hypic_sdk.demo.questions import Example, Question
 from hypic_sdk.demo.reader_model import Layout, Reader
-from hypic_sdk.demo.worlds import Example, Question
 
 MIB = 2**20
 

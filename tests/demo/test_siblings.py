@@ -22,10 +22,11 @@ from hypic_sdk.demo.initial import hold_slow_decays, init_weights, slow_rows
 from hypic_sdk.demo.linear_layers import LINEAR_LAYERS
 from hypic_sdk.demo.optimizer import Optimizer
 from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack
+from hypic_sdk.demo.questions import make_example
 from hypic_sdk.demo.reader_config import FAMILIES, ReaderConfig
 from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader
 from hypic_sdk.demo.train import TOY, losses, parse, train
-from hypic_sdk.demo.worlds import WorldSpec, make_example
+from hypic_sdk.demo.worlds import WorldSpec
 from hypic_sdk.errors import ModelFileError
 from hypic_sdk.models import loader, tiny_checkpoint
 from hypic_sdk.models.base import CausalLM

@@ -24,11 +24,12 @@ from hypic_sdk.demo.prompts import (
     hidden_documents,
     interior_mask,
 )
+from hypic_sdk.demo.questions import make_example
 from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader
 from hypic_sdk.demo.scan import transition_norm
 from hypic_sdk.demo.train import TOY, parse, train
 from hypic_sdk.demo.training_data import draw_spec, stages
-from hypic_sdk.demo.worlds import WorldSpec, make_example
+from hypic_sdk.demo.worlds import WorldSpec
 
 ENCODER = PromptEncoder(PieceTokenizer(reader_path()))
 SMALL = replace(TOY, num_key_heads=2, num_value_heads=4)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypic_sdk.demo.documents import SWITCHES
+from hypic_sdk.demo.documents import EVENTS, SWITCHES
 from hypic_sdk.demo.naming import is_held_out
+from hypic_sdk.demo.questions import NOT_SAID, make_example
 from hypic_sdk.demo.relations import EXAMPLE_SUBJECTS, RELATIONS, render, untaught_words
-from hypic_sdk.demo.worlds import NOT_SAID, WorldSpec, make_example, make_world
+from hypic_sdk.demo.worlds import WorldSpec, make_world
 
 seeds = st.integers(0, 2**31)
 
@@ -51,6 +52,19 @@ def test_the_last_turn_of_all_documents_wins(seed: int, num_documents: int) -> N
         ]
         assert world.turned[switch.question] == (found[-1][1], found[-1][0])
         assert len({place for place, _ in found}) == len(found) > 1, "a turn a document"
+
+
+@given(seed=seeds, num_documents=st.integers(1, 8))
+def test_what_is_counted_since_a_reset_comes_behind_the_last_one(seed: int, num_documents: int):
+    world, documents = make_world(WorldSpec(num_documents, 60, events=2, resets=True), seed)
+    text = "\n".join(documents)
+    assert world.since.keys() == world.counted.keys() != set()
+    for number, wanted in world.since.items():
+        event = EVENTS[number]
+        assert event.reset in text
+        pattern = "|".join(re.escape(one) for one in event.sentences)
+        assert len(re.findall(pattern, text)) == world.counted[number]
+        assert len(re.findall(pattern, text.rpartition(event.reset)[2])) == wanted
 
 
 @given(seed=seeds, held=st.booleans())

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.prompts import PieceTokenizer, PromptEncoder
-from hypic_sdk.demo.worlds import WorldSpec, make_example
+from hypic_sdk.demo.questions import make_example
+from hypic_sdk.demo.worlds import WorldSpec
 from hypic_sdk.prompt.chat_template import ChatTemplate
 from hypic_sdk.prompt.memory_catalog import MemoryCatalog
 from hypic_sdk.prompt.segment import Role, segment_id
