@@ -287,7 +287,8 @@ async def measure(
         caller = Caller(client, plan)
         mean = await caller.register(corpus(plan.trace))
         say(f"{result.mode}: {plan.trace.num_documents} documents of {mean:.0f} tokens on average")
-        await caller.saturate(plan.fill_s)
+        if plan.fill_s > 0:
+            await caller.saturate(plan.fill_s)
         result.saturated_per_s, result.saturated_failed = await caller.saturate(plan.seconds)
         say(f"  {plan.num_callers} callers: {result.saturated_per_s:.3g} answered a second")
         first_rate = plan.first_rate

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+
+from hypic_sdk.demo.export import copy_tokenizer, write_shards
 
 BLOCK = (8, 64)  # rows and columns that share a scale
 SCALE = "_scale_inv"
-MAX_SHARD_BYTES = 15 * 2**20
 
 
 def to_eight_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,7 +37,11 @@ def to_eight_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def from_eight_bits(
     state: dict[str, torch.Tensor], blocks: Sequence[int]
 ) -> dict[str, torch.Tensor]:
-    """All weights in fp32, by their names; scales are multiplied in and gone."""
+    """All weights in fp32, by their names; scales are multiplied in and gone.
+
+    Args:
+        blocks: rows and columns that share a scale.
+    """
     found = {name: weight.float() for name, weight in state.items() if not name.endswith(SCALE)}
     for name, scale in state.items():
         if name.endswith(SCALE):
@@ -51,32 +55,9 @@ def from_eight_bits(
 def keep_in_eight_bits(folder: Path, out: Path) -> None:
     """Write the reader of `folder` to `out`: shards, index, config, tokenizer."""
     out.mkdir(parents=True, exist_ok=True)
-    shards: list[dict[str, torch.Tensor]] = [{}]
-    room = MAX_SHARD_BYTES
-    for path in sorted(folder.glob("*.safetensors")):
-        for name, weight in load_file(path).items():
-            kept = {name: weight}
-            if weight.dim() == 2 and min(weight.shape) >= BLOCK[1]:
-                kept = dict(zip((name, name + SCALE), to_eight_bits(weight), strict=True))
-            num_bytes = sum(one.numel() * one.element_size() for one in kept.values())
-            if num_bytes > room:
-                shards.append({})
-                room = MAX_SHARD_BYTES
-            shards[-1] |= kept
-            room -= num_bytes
-    _write(shards, folder, out)
-
-
-def _write(shards: Sequence[dict[str, torch.Tensor]], folder: Path, out: Path) -> None:
     index = json.loads((folder / "model.safetensors.index.json").read_text())
-    places: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, out / file, metadata={"format": "pt"})
-        places |= dict.fromkeys(shard, file)
-    total = sum(one.numel() * one.element_size() for shard in shards for one in shard.values())
-    whole = {"metadata": index["metadata"] | {"total_size": total}, "weight_map": places}
-    (out / "model.safetensors.index.json").write_text(json.dumps(whole, indent=1) + "\n")
+    digest = index["metadata"]["tokenizer_sha256"]
+    write_shards(_kept(folder), {"tokenizer_sha256": digest}, out)
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {
         "quant_method": "fp8",
@@ -85,9 +66,17 @@ def _write(shards: Sequence[dict[str, torch.Tensor]], folder: Path, out: Path) -
         "weight_block_size": list(BLOCK),
     }
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    for path in folder.glob("*token*.json"):
-        shutil.copyfile(path, out / path.name)
-    shutil.copyfile(folder / "generation_config.json", out / "generation_config.json")
+    copy_tokenizer(folder, out)
+
+
+def _kept(folder: Path) -> Iterator[dict[str, torch.Tensor]]:
+    """Each tensor as it is stored; a matrix with its scales."""
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, weight in load_file(path).items():
+            if weight.dim() == 2 and min(weight.shape) >= BLOCK[1]:
+                yield dict(zip((name, name + SCALE), to_eight_bits(weight), strict=True))
+            else:
+                yield {name: weight}
 
 
 def main(argv: list[str] | None = None) -> int:

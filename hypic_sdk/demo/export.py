@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -35,26 +37,44 @@ def tokenizer_digest(folder: Path) -> str:
 def save_reader(reader: Reader, tokenizer: Path, out: Path) -> None:
     """Write bf16 shards, their index (which names the tokenizer), config and tokenizer."""
     out.mkdir(parents=True, exist_ok=True)
+    stored = (
+        {name: weight.detach().to("cpu", torch.bfloat16).contiguous()}
+        for name, weight in reader.state_dict().items()
+    )
+    write_shards(stored, {"tokenizer_sha256": tokenizer_digest(tokenizer)}, out)
+    write_config(reader.config, tokenizer, out)
+    copy_tokenizer(tokenizer, out)
+
+
+def write_shards(
+    groups: Iterable[Mapping[str, torch.Tensor]], metadata: Mapping[str, Any], out: Path
+) -> None:
+    """Write tensors by name, and the index with `metadata`; a group stands in one shard."""
     shards: list[dict[str, torch.Tensor]] = [{}]
     room = MAX_SHARD_BYTES
-    for name, weight in reader.state_dict().items():
-        stored = weight.detach().to("cpu", torch.bfloat16).contiguous()
-        num_bytes = stored.numel() * stored.element_size()
+    for group in groups:
+        num_bytes = _num_bytes(group)
         if num_bytes > room:
             shards.append({})
             room = MAX_SHARD_BYTES
-        shards[-1][name] = stored
+        shards[-1].update(group)
         room -= num_bytes
     places: dict[str, str] = {}
     for index, shard in enumerate(shards, start=1):
         file = f"model-{index:05d}-of-{len(shards):05d}.safetensors"
         save_file(shard, out / file, metadata={"format": "pt"})
         places |= dict.fromkeys(shard, file)
-    total = sum(w.numel() * 2 for shard in shards for w in shard.values())
-    metadata = {"total_size": total, "tokenizer_sha256": tokenizer_digest(tokenizer)}
-    index_text = json.dumps({"metadata": metadata, "weight_map": places}, indent=1)
+    whole = {"total_size": sum(map(_num_bytes, shards)), **metadata}
+    index_text = json.dumps({"metadata": whole, "weight_map": places}, indent=1)
     (out / "model.safetensors.index.json").write_text(index_text + "\n")
-    write_config(reader.config, tokenizer, out)
+
+
+def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors.values())
+
+
+def copy_tokenizer(tokenizer: Path, out: Path) -> None:
+    """Put the files of a tokenizer's folder beside the weights, if they are not there."""
     if tokenizer.resolve() != out.resolve():
         for file in TOKENIZER_FILES:
             shutil.copyfile(tokenizer / file, out / file)

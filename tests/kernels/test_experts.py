@@ -197,7 +197,7 @@ def test_every_path_is_the_definition(num_rows, num_experts, path, dtype, has_sh
 
 
 def assert_added_in_two_steps(device: str, dtype: torch.dtype, width: int) -> None:
-    """The sum of the routed experts is rounded, then the share is added: bit by bit."""
+    """The sum of the routed experts is rounded, then the share is added: on a CPU bit by bit."""
     torch.manual_seed(0)
     num_rows, top_k = 40, 3
     products = torch.randn(num_rows * top_k, width).to(device, dtype)
@@ -461,7 +461,7 @@ def test_route_with_swiglu_is_both_bit_by_bit(num_rows, num_experts, inner, coun
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("sizes", [(1, 256, 512), (37, 60, 1408), (300, 8, 100)], ids=str)
 def test_on_a_gpu_route_with_swiglu_is_both(sizes, dtype):
-    """Shares to a rounding: the sum over experts is taken by another number of threads."""
+    """Shares to a rounding: another compiled kernel may add over experts in another order."""
     logits, gate_up = projection(*sizes, dtype, "cuda")
     row_count = torch.tensor([max(1, sizes[0] - 3)], device="cuda")
     options = {"top_k": 8, "renormalise": True, "row_count": row_count}

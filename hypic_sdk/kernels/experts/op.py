@@ -69,7 +69,8 @@ def route_with_swiglu(
         router_logits, gate_up_LI: [L, num_experts] and [L, 2 I] of one dtype; may be slices of a
             projection.
     Returns:
-        what `route` and `swiglu` return, bit by bit.
+        what `route` and `swiglu` return; on a GPU the shares to a rounding: they come from another
+        compiled kernel, which may add in another order.
     """
     _check_logits(router_logits, top_k)
     num_rows, columns = gate_up_LI.shape
