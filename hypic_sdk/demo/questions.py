@@ -177,8 +177,28 @@ def turned(world: World) -> Question | None:
     return Question(text, state, "turned", gold=(index,))
 
 
+def draw_question(world: World, documents: Sequence[str]) -> Question | None:
+    """Draw a question that hangs on more than one stated fact; none: ask for a fact."""
+    draw = world.rng.random()
+    not_said_to, two_hop_to, first_to, tally_to, turned_to, latest_to = world.spec.mix.bounds
+    if draw < not_said_to:
+        return not_said(world)
+    if draw < two_hop_to:
+        return two_hop(world)
+    if draw < first_to:
+        return mentioned_first(world, documents)
+    if draw < tally_to:
+        half = (first_to + tally_to) / 2
+        return tally(world) if draw < half or not world.since else since(world)
+    if draw < turned_to and world.turned:
+        return turned(world)
+    if draw < latest_to and world.updated:
+        return one_hop(world, world.rng.choice(sorted(world.updated)))
+    return None
+
+
 def make_questions(world: World, documents: Sequence[str]) -> tuple[Question, ...]:
-    """Draw questions: mostly one stated fact, some that the recurrent state must carry."""
+    """Draw questions in the world's mix."""
     rng, spec = world.rng, world.spec
     keys = list(world.truth)
     questions: list[Question] = []
@@ -186,20 +206,7 @@ def make_questions(world: World, documents: Sequence[str]) -> tuple[Question, ..
     for _ in range(4 * spec.num_questions):
         if len(questions) == spec.num_questions:
             break
-        draw = rng.random()
-        question: Question | None = None
-        if not spec.one_hop_only and draw < 0.10:
-            question = not_said(world)
-        elif not spec.one_hop_only and draw < 0.17:
-            question = two_hop(world)
-        elif not spec.one_hop_only and draw < 0.21:
-            question = mentioned_first(world, documents)
-        elif not spec.one_hop_only and draw < 0.26:
-            question = tally(world) if draw < 0.235 or not world.since else since(world)
-        elif not spec.one_hop_only and draw < 0.34 and world.turned:
-            question = turned(world)
-        elif not spec.one_hop_only and draw < 0.44 and world.updated:
-            question = one_hop(world, rng.choice(sorted(world.updated)))
+        question = None if spec.one_hop_only else draw_question(world, documents)
         if question is None:
             question = one_hop(world, rng.choice(keys))
         if question.text not in seen:

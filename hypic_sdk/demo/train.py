@@ -38,6 +38,7 @@ from hypic_sdk.demo.prompts import ANSWER, LM, Batch, Hiding
 from hypic_sdk.demo.reader_config import FAMILIES
 from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig
 from hypic_sdk.demo.training_data import BatchSource, make_lexicon, stages
+from hypic_sdk.demo.worlds import MIXES
 
 #: what training looks at on the way
 LOOK_ARMS = tuple(
@@ -327,6 +328,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--hide", type=float, nargs=3, default=hide, metavar=("PROMPTS", "DOCUMENTS", "TOKENS"),
         help="composed steps: share of prompts with hidden keys, of their documents, most tokens",
     )  # fmt: skip
+    add("--mix", choices=tuple(MIXES), default="reader", help="of the kinds of questions")
     add("--workers", type=int, default=13)
     add("--log-every", type=int, default=100)
     add("--look-every-s", type=float, default=150.0)
@@ -355,7 +357,8 @@ def train(args: argparse.Namespace) -> None:
     # the workers are forked before anything touches the GPU
     prompts, documents, tokens = args.hide
     hiding = Hiding(prompts, documents, int(tokens))
-    with BatchSource(args.tokenizer, plan, lexicon, hiding, args.workers, seed) as source:
+    mix = MIXES[args.mix]
+    with BatchSource(args.tokenizer, plan, lexicon, hiding, mix, args.workers, seed) as source:
         trainer = Trainer(args)
         if state is not None:
             trainer.load(state)

@@ -23,7 +23,7 @@ from hypic_sdk.demo.prompts import (
     pack_stream,
 )
 from hypic_sdk.demo.questions import NOT_SAID, Example, Question, make_example
-from hypic_sdk.demo.worlds import WorldSpec
+from hypic_sdk.demo.worlds import MIXES, Mix, WorldSpec
 
 DOCUMENT_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 QUESTION_TOKENS = 26  # a question with its answer and template, about
@@ -68,7 +68,7 @@ def make_lexicon(tokenizer: Path, prose: Sequence[str]) -> Lexicon:
     return Lexicon(tuple(prose), tuple(starts), tuple(middles))
 
 
-def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
+def draw_spec(rng: random.Random, stage: Stage, mix: Mix = MIXES["reader"]) -> WorldSpec:
     """Draw the shape of one world; its prompt is mostly within the stage's length."""
     wanted = math.exp(rng.uniform(math.log(stage.shortest), math.log(0.97 * stage.length)))
     counts = [n for n in DOCUMENT_COUNTS if n <= stage.max_documents and n * 24 <= wanted]
@@ -83,10 +83,11 @@ def draw_spec(rng: random.Random, stage: Stage) -> WorldSpec:
         num_questions=num_questions,
         part="wide",
         filler_share=rng.choice((0.0, 0.1, 0.25, 0.4)),
-        updates=rng.choice((0, 0, 1, 2, 4)) if wanted > 150 else rng.choice((0, 0, 0, 1)),
-        events=rng.choice((0, 0, 0, 1, 2)),
+        updates=rng.choice(mix.updates) if wanted > 150 else rng.choice((0, 0, 0, 1)),
+        events=rng.choice(mix.events),
         resets=rng.random() < 0.5,
-        switches=rng.choice((0, 0, 1, 2)),
+        switches=rng.choice(mix.switches),
+        mix=mix,
     )
 
 
@@ -98,12 +99,12 @@ def without_documents(example: Example) -> Example:
 
 
 def examples(
-    encoder: PromptEncoder, stage: Stage, seed: int, lexicon: Lexicon
+    encoder: PromptEncoder, stage: Stage, seed: int, lexicon: Lexicon, mix: Mix
 ) -> Iterator[Encoded]:
     """Yield training examples of a stage without end."""
     rng = random.Random(seed)
     while True:
-        example = make_example(draw_spec(rng, stage), rng.getrandbits(60), lexicon)
+        example = make_example(draw_spec(rng, stage, mix), rng.getrandbits(60), lexicon)
         if rng.random() < 0.01:
             example = without_documents(example)
         yield encoder.encode(example)
@@ -114,6 +115,7 @@ def _work(
     plan: Sequence[Stage],
     lexicon: Lexicon,
     hiding: Hiding,
+    mix: Mix,
     seed: int,
     current: Any,
     out: Any,
@@ -125,7 +127,7 @@ def _work(
     rng = random.Random(seed + 1)
     while True:
         stage = plan[number]
-        stream = examples(encoder, stage, seed + 7919 * number, lexicon)
+        stream = examples(encoder, stage, seed + 7919 * number, lexicon, mix)
         for batch in pack_stream(stream, stage.rows, stage.length, rng, hiding):
             out.put((number, batch))
             if current.value != number:
@@ -142,6 +144,7 @@ class BatchSource:
         plan: Sequence[Stage],
         lexicon: Lexicon,
         hiding: Hiding,
+        mix: Mix,
         workers: int,
         seed: int,
     ) -> None:
@@ -156,6 +159,7 @@ class BatchSource:
                     plan,
                     lexicon,
                     hiding,
+                    mix,
                     seed + 100_003 * i,
                     self._current,
                     self._queue,

@@ -45,6 +45,40 @@ Item = Fact | Event | Reset | Turn
 
 
 @dataclass(frozen=True, slots=True)
+class Mix:
+    """Percent of questions of each kind, where a world allows it; the others ask for one fact.
+
+    The tuples are drawn from: how many updates, events and switches a world has.
+    """
+
+    not_said: int = 10
+    two_hop: int = 7
+    first: int = 4
+    tally: int = 5  # half of them since it was last set back
+    turned: int = 8
+    latest: int = 10
+    updates: tuple[int, ...] = (0, 0, 1, 2, 4)
+    events: tuple[int, ...] = (0, 0, 0, 1, 2)
+    switches: tuple[int, ...] = (0, 0, 1, 2)
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.bounds[-1] <= 1.0
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """Where in [0, 1) each kind ends, in the order above."""
+        kinds = (self.not_said, self.two_hop, self.first, self.tally, self.turned, self.latest)
+        return tuple(sum(kinds[: at + 1]) / 100 for at in range(len(kinds)))
+
+
+MIXES = {
+    "reader": Mix(),
+    # most questions hang on more than one document, or on its place
+    "judge": Mix(13, 13, 9, 10, 10, 13, (0, 1, 2, 4), (0, 1, 1, 2), (0, 1, 1, 2)),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class WorldSpec:
     """What a world looks like."""
 
@@ -61,6 +95,7 @@ class WorldSpec:
     resets: bool = False  # whether events are set back, in one document or two
     switches: int = 0
     one_hop_only: bool = False
+    mix: Mix = MIXES["reader"]
 
 
 @dataclass(slots=True)

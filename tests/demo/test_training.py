@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader
 from hypic_sdk.demo.scan import transition_norm
 from hypic_sdk.demo.train import TOY, parse, train
 from hypic_sdk.demo.training_data import draw_spec, stages
-from hypic_sdk.demo.worlds import WorldSpec
+from hypic_sdk.demo.worlds import MIXES, Mix, WorldSpec
 
 ENCODER = PromptEncoder(PieceTokenizer(reader_path()))
 SMALL = replace(TOY, num_key_heads=2, num_value_heads=4)
@@ -154,3 +155,28 @@ def test_grown_prompts_are_long_from_the_start() -> None:
     counts = [draw_spec(rng, first).num_documents for _ in range(400)]
     assert sum(count >= 8 for count in counts) > 100
     assert stages(49152)[0].length < first.length
+
+
+def asked(mix: Mix) -> Counter[str]:
+    rng = random.Random(11)
+    long = stages(32768, is_grown=True)[0]
+    specs = [draw_spec(rng, long, mix) for _ in range(150)]
+    return Counter(
+        question.kind
+        for number, spec in enumerate(specs)
+        for question in make_example(spec, number).questions
+    )
+
+
+def test_a_judge_is_asked_more_of_what_hangs_on_several_documents() -> None:
+    reader, judge = asked(MIXES["reader"]), asked(MIXES["judge"])
+    assert reader.total() > 1000 < judge.total()
+    for kind in ("not_said", "two_hop", "first", "tally", "since", "turned", "latest"):
+        share, before = judge[kind] / judge.total(), reader[kind] / reader.total()
+        assert share > 1.15 * before > 0.0, kind
+
+
+def test_a_mix_keeps_within_all_questions() -> None:
+    assert MIXES["reader"].bounds == (0.10, 0.17, 0.21, 0.26, 0.34, 0.44)
+    with pytest.raises(AssertionError):
+        Mix(not_said=80)
