@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 QUICK_STRATA = ("one document, trained sentences", "two documents", "latest wins", "tally",
-                "tally since", "mentioned first", "turned last")  # fmt: skip
+                "mentioned first", "turned last")  # fmt: skip
 # until which share of a limited time new prompts are begun: rows, then L2 in each determinism
 ROWS_SHARE, BITS_SHARES = 0.55, (0.85, 0.93)
 WRITE_S = 60.0  # and at least so often while rows are measured

@@ -23,7 +23,6 @@ STRATA: dict[str, Arm] = {
     "two documents": Arm("two_hop", held_templates=False, kind="two_hop"),
     "latest wins": Arm("latest", held_templates=False, kind="latest"),
     "tally": Arm("tally", held_templates=False, kind="tally"),
-    "tally since": Arm("since", held_templates=False, kind="since"),
     "mentioned first": Arm("first", held_templates=False, kind="first"),
     "turned last": Arm("turned", held_templates=False, kind="turned"),
     "not said": Arm("not_said", kind="not_said"),
