@@ -27,16 +27,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from hypic_sdk.demo.evaluate import FIELDS, load_reader, percent, run
 from hypic_sdk.demo.evaluation_data import ARMS, prepare
 from hypic_sdk.demo.export import save_reader
 from hypic_sdk.demo.initial import hold_slow_decays, init_weights
+from hypic_sdk.demo.losses import Weights, losses
 from hypic_sdk.demo.optimizer import Average, Optimizer
-from hypic_sdk.demo.prompts import ANSWER, LM, Batch, Hiding
+from hypic_sdk.demo.prompts import Batch, Hiding
 from hypic_sdk.demo.reader_config import FAMILIES
-from hypic_sdk.demo.reader_model import Layout, Reader, ReaderConfig
+from hypic_sdk.demo.reader_model import Reader, ReaderConfig
 from hypic_sdk.demo.training_data import BatchSource, make_lexicon, stages
 from hypic_sdk.demo.worlds import MIXES
 
@@ -62,28 +62,6 @@ TOY = ReaderConfig(
 )
 
 
-def losses(reader: Reader, fields: dict[str, torch.Tensor], composed: bool) -> torch.Tensor:
-    """Return mean loss on answers, mean loss on other text, and accuracy on answer tokens."""
-    if composed:
-        isolated = Layout.of(fields["stretch"], fields["stretch_position"])
-        live = Layout.of(fields["example"], fields["position"], ~fields["hidden"][:, None, :])
-        hidden = reader.composed(fields["tokens"], isolated, live, fields["interior"])
-    else:
-        hidden = reader(fields["tokens"], Layout.of(fields["example"], fields["position"]))
-    logits = reader.logits(hidden).flatten(0, 1)
-    targets, kinds = fields["targets"].flatten(), fields["target_class"].flatten()
-    each = F.cross_entropy(logits.float(), targets, reduction="none")
-    answer, other = (kinds == ANSWER).float(), (kinds == LM).float()
-    right = (logits.argmax(-1) == targets).float()
-    return torch.stack(
-        [
-            (each * answer).sum() / answer.sum().clamp(min=1),
-            (each * other).sum() / other.sum().clamp(min=1),
-            (right * answer).sum() / answer.sum().clamp(min=1),
-        ]
-    )
-
-
 class Stepper:
     """One optimizer step for one shape, captured as a CUDA graph where there is a GPU."""
 
@@ -93,12 +71,12 @@ class Stepper:
         optimizer: Optimizer,
         shape: tuple[int, int],
         composed: bool,
-        lm: float,
+        weights: Weights,
         pool: Any,
     ) -> None:
         self.pool = pool  # graphs are replayed one after the other, so they share memory
         self.reader, self.optimizer, self.composed = reader, optimizer, composed
-        self.lm_weight = 0.0 if composed else lm
+        self.weights = weights
         self.device = next(reader.parameters()).device
         boolean = ("interior", "hidden")
         self.fields = {
@@ -108,7 +86,7 @@ class Stepper:
             for name in FIELDS
         }
         self.graph: Any = None
-        self.result = torch.zeros(3, device=self.device)
+        self.result = torch.zeros(4, device=self.device)
         self.num_steps = 0
 
     def _eager(self) -> None:
@@ -116,9 +94,8 @@ class Stepper:
             if weight.grad is not None:
                 weight.grad.zero_()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            parts = losses(self.reader, self.fields, self.composed)
-            loss = parts[0] + self.lm_weight * parts[1]
-        loss.backward()
+            parts = losses(self.reader, self.fields, self.composed, self.weights)
+        self.weights.sum(parts, self.composed).backward()
         hold_slow_decays(self.reader)
         self.optimizer.step()
         self.result.copy_(parts.detach())
@@ -235,7 +212,7 @@ class Trainer:
         for composed, values in self.sums.items():
             means = torch.stack(values).mean(0).tolist()
             name = "composed" if composed else "plain"
-            keys = (f"{name}_answer", f"{name}_text", f"{name}_right")
+            keys = (f"{name}_{part}" for part in ("answer", "text", "right", "apart"))
             row |= dict(zip(keys, means, strict=True))
         self.sums.clear()
         self._write(row)
@@ -250,7 +227,8 @@ class Trainer:
     def _stepper(self, batch: Batch, composed: bool) -> Stepper:
         key = (batch.shape, composed)
         if key not in self.steppers:
-            args = (batch.shape, composed, self.args.lm, self.pool)
+            weights = Weights(self.args.lm, self.args.agree)
+            args = (batch.shape, composed, weights, self.pool)
             self.steppers[key] = Stepper(self.reader, self.optimizer, *args)
         return self.steppers[key]
 
@@ -317,6 +295,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--hold", type=float, default=0.3, help="share of the time before the rate falls")
     add("--average", type=float, default=0.997, help="how much of the average a step keeps")
     add("--lm", type=float, default=0.2)
+    add("--agree", type=float, default=0.0, help="composed steps: weight of KL to a plain forward")
     add("--tokens-per-step", type=int, default=32768)
     add("--longest", type=int, default=4096)
     add("--grown", action="store_true", help="long prompts from the start: with --start")

@@ -20,12 +20,13 @@ from hypic_sdk.demo.evaluate import hidden_states, load_reader, tensors, transit
 from hypic_sdk.demo.export import save_reader
 from hypic_sdk.demo.initial import hold_slow_decays, init_weights, slow_rows
 from hypic_sdk.demo.linear_layers import LINEAR_LAYERS
+from hypic_sdk.demo.losses import Weights, losses
 from hypic_sdk.demo.optimizer import Optimizer
 from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder, pack
 from hypic_sdk.demo.questions import make_example
 from hypic_sdk.demo.reader_config import FAMILIES, ReaderConfig
 from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader
-from hypic_sdk.demo.train import TOY, losses, parse, train
+from hypic_sdk.demo.train import TOY, parse, train
 from hypic_sdk.demo.worlds import WorldSpec
 from hypic_sdk.errors import ModelFileError
 from hypic_sdk.models import loader, tiny_checkpoint
@@ -187,7 +188,7 @@ def test_every_weight_learns(family: str, composed: bool) -> None:
     reader = loud(Reader(replace(SMALL, family=family)))
     one = encoded()
     batch = pack([[replace(one, targets=np.ones_like(one.targets) * 2)]], len(one))
-    parts = losses(reader, tensors(batch, "cpu"), composed)
+    parts = losses(reader, tensors(batch, "cpu"), composed, Weights())
     parts[0].backward()
     for name, weight in reader.named_parameters():
         assert weight.grad is not None, name
