@@ -62,7 +62,7 @@ class Plan:
 
 
 QUICK = Plan(CaseSizes(2, (2, 4), (100,), 2), QUICK_STRATA, 2, 6, 6, 4)
-WHOLE = Plan(CaseSizes(6, (2, 4, 8), (100, 180), 2), tuple(STRATA), 8, 500, 24, 16)
+WHOLE = Plan(CaseSizes(4, (2, 4, 8, 16), (100, 180), 2), tuple(STRATA), 8, 500, 24, 16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,10 +74,10 @@ class Case:
 class CaseSizes:
     """How many prompts of which size."""
 
-    per_count: int  # worlds of each stratum and number of documents
+    per_count: int  # worlds of each stratum and number of documents, times orders if these matter
     counts: tuple[int, ...]  # of documents
     document_tokens: tuple[int, ...]
-    num_orders: int  # of each world, where the order does not change the answer
+    num_orders: int  # of each world; where the order changes the answer, so many more worlds
 
     def __post_init__(self) -> None:
         assert self.per_count > 0 < self.num_orders
@@ -101,12 +101,16 @@ def _orders(case: Case, num_orders: int, rng: random.Random) -> list[Case]:
 
 
 def make_cases(sizes: CaseSizes, strata: Sequence[str] = tuple(STRATA)) -> list[Case]:
-    """The same cases for the same sizes; the duplicates are one-document cases, one text twice."""
+    """The same cases for the same sizes, as many of each stratum.
+
+    The duplicates are one-document cases besides, one text twice.
+    """
     cases = []
     for stratum in strata:
         arm = replace(STRATA[stratum], document_tokens=sizes.document_tokens)
         for count in sizes.counts:
-            for index in range(sizes.per_count):
+            worlds = sizes.per_count * (1 if stratum in ANY_ORDER else sizes.num_orders)
+            for index in range(worlds):
                 example = make_prompt(arm, count, FIRST_INDEX + index)
                 world = f"{stratum}/{count}/{index}"
                 rng = random.Random(f"{SEED}/{world}")

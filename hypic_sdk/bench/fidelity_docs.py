@@ -54,7 +54,7 @@ def tables(body: Mapping[str, Any]) -> str:
         f"{sizes['per_count']} worlds of each stratum and number of documents ({counts}), "
         f"{sizes['num_orders']} orders; seed {body['seed']}."
         f"\n\n{_checks(verdict['qualification'])}\n"
-        f"{_checks([*verdict['rungs'], verdict['target']])}\n"
+        f"{_checks([*verdict['rungs'], *verdict['targets']])}\n"
         f"Controls, each of which must be seen:\n\n{_checks(verdict['controls'])}\n"
         f"{_scores(body)}\n{_strata(body)}\n{_drift(body)}"
     )

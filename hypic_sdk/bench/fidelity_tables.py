@@ -84,7 +84,7 @@ def print_report(console: Console, found: Fidelity) -> None:
     verdict = found.verdict
     console.print(headline(verdict), style="bold", highlight=False)
     console.print(_checks("does the model qualify?", verdict.qualification))
-    console.print(_checks("rungs", (*verdict.rungs, verdict.target)))
+    console.print(_checks("rungs", (*verdict.rungs, *verdict.targets)))
     console.print(_checks("L5: controls, each of which must be seen", verdict.controls))
     for table in (_scores(found), _strata(found), _drift(found)):
         console.print(table)

@@ -58,7 +58,7 @@ def test_a_model_that_loses_where_it_must_qualifies():
     assert verdict.qualifies
     assert verdict.sees_all_controls
     assert verdict.rungs_hold
-    assert verdict.target.passed
+    assert all(check.passed for check in verdict.targets)
     assert {check.name for check in verdict.controls} == set(CONTROLS)
     assert headline(verdict).startswith("the model qualifies")
 
@@ -109,11 +109,20 @@ def test_a_broken_rung_is_told(laws, pure, same):
     assert not judge(NORMS, laws, pure, same, rows_of()).rungs_hold
 
 
-def test_the_target_wants_the_whole_interval():
-    rows = rows_of()
-    # one prompt of forty lost: the mean is 2.5 points under
-    rows = [replace(r, em=0.0) if r.arm == DEFAULT and r.case == 3 else r for r in rows]
-    assert not judge(NORMS, LAWS, PURE, SAME, rows).target.passed
+@pytest.mark.parametrize(
+    ("lost", "gained", "within", "surely"),
+    [((), (), True, True), ((3,), (), False, False), ((3,), (5,), True, False)],
+)
+def test_the_targets_are_of_the_mean_and_of_the_whole_interval(lost, gained, within, surely):
+    """Of forty prompts one is two and a half points."""
+    rows = [
+        replace(r, em=0.0)
+        if r.case in (lost if r.arm == DEFAULT else gained if r.arm == FULL else ())
+        else r
+        for r in rows_of()
+    ]
+    mean, low = judge(NORMS, LAWS, PURE, SAME, rows).targets
+    assert (mean.passed, low.passed) == (within, surely)
 
 
 def test_losses_are_paired_by_prompt():
@@ -136,6 +145,8 @@ def test_cases_are_the_same_each_time_and_what_they_say():
         assert len(case.glue) == len(case.documents)
         if case.stratum == DUPLICATES:
             assert len(set(case.documents)) == len(case.documents) - 1
+    num_prompts = {s: sum(case.stratum == s for case in cases) for s in STRATA}
+    assert set(num_prompts.values()) == {SIZES.num_orders * len(SIZES.counts)}
     for stratum in ANY_ORDER:
         orders = [c for c in cases if c.stratum == stratum and len(c.documents) == 3]
         assert len(orders) == 3
