@@ -194,7 +194,8 @@ PAIRS = ("float16", "float32", "float64", "int8")
 class StoreConfig:
     """How much memory the pools may take, and in which precision a segment's pair is kept.
 
-    The budget is split at start into state rows and KV slots by `expected_segment_tokens`.
+    The budget is split at start into state rows and KV slots by `expected_segment_tokens`, and by
+    `segments_per_request`: a request has the keys of its segments once more, at its own positions.
 
     `pair`: the precision of dense transitions (end states, and log-decays, are in the model's own,
     fp32 at least), or `int8`: both by row in 8 bits, at half the bytes or less
@@ -205,19 +206,17 @@ class StoreConfig:
     expected_segment_tokens: int = 256
     pair: str = PAIRS[0]
     max_chain_entries_per_session: int = 2
+    segments_per_request: int = 4
 
     def __post_init__(self) -> None:
         _check_kinds(self)
-        if self.budget_bytes <= 0:
-            raise ConfigError(f"budget_bytes must be positive, got {self.budget_bytes}")
+        for name in ("budget_bytes", "expected_segment_tokens", "segments_per_request"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
         if self.max_chain_entries_per_session < 0:
             raise ConfigError(
                 "max_chain_entries_per_session must not be negative, got "
                 f"{self.max_chain_entries_per_session}"
-            )
-        if self.expected_segment_tokens <= 0:
-            raise ConfigError(
-                f"expected_segment_tokens must be positive, got {self.expected_segment_tokens}"
             )
         if self.pair not in PAIRS:
             raise ConfigError(f"pair is one of {', '.join(PAIRS)}, got {self.pair!r}")
@@ -293,9 +292,11 @@ class EngineConfig:
     dtype: str = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
     determinism: Determinism | None = None  # none: all on a CPU, entries on a GPU
     graphs: str = "auto"  # auto: forwards are captured as CUDA graphs where they can be; off
-    # usual forwards are captured before an engine is ready; after so long none is begun.  0: none,
-    # and each is captured when it is asked for the second time.  `hypic serve` has its own default
+    # usual forwards are captured before an engine is ready; none is begun after so long (0: none)
     capture_ahead_s: float = 0.0
+    # any other is captured at this ask for its sizes; none: once eager forwards took as long, and
+    # captures a tenth of the time at most
+    capture_asks: int | None = None
     # launch a decode step before the tokens of the one before it are read; auto: on CUDA
     overlap: bool | str = "auto"
     max_context_tokens: int | None = None  # none: the model's own limit
@@ -321,6 +322,8 @@ class EngineConfig:
             raise ConfigError(
                 f"capture_ahead_s must be 0 or more, and finite, got {self.capture_ahead_s}"
             )
+        if self.capture_asks is not None and self.capture_asks < 1:
+            raise ConfigError(f"capture_asks must be at least 1, got {self.capture_asks}")
         if self.max_context_tokens is not None and self.max_context_tokens < 1:
             raise ConfigError(f"max_context_tokens must be positive, got {self.max_context_tokens}")
 

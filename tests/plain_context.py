@@ -13,6 +13,7 @@ import torch
 
 from hypic_sdk.algebra.rotary import RotarySpec
 from hypic_sdk.families.recurrence import Recurrence
+from hypic_sdk.kernels.head_norms import HeadNorms
 from hypic_sdk.models.base import CausalLM
 
 
@@ -68,7 +69,8 @@ class PlainContext:
         return torch.nn.functional.silu(out) if activation == "silu" else out
 
     def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
-        r, wide = recurrence, torch.promote_types(recurrence.value.dtype, torch.float32)
+        r = recurrence.written_out()
+        wide = torch.promote_types(r.value.dtype, torch.float32)
         num_tokens, H, V = r.value.shape
         value = r.value.to(wide)
         query, key = (_heads(x, H, wide, r.unit_keys) for x in (r.query, r.key))
@@ -93,9 +95,11 @@ class PlainContext:
         key_LGE: torch.Tensor,
         value_LGE: torch.Tensor,
         *,
+        norms: HeadNorms | None,
         rotary: RotarySpec | None,
         scale: float,
     ) -> torch.Tensor:
+        query_LQE, key_LGE = normed(query_LQE, key_LGE, norms)
         query, key = (rotated(x, rotary, self.positions) for x in (query_LQE, key_LGE))
         keys = torch.cat((self.keys.get(layer, key[:0]), key))
         values = torch.cat((self.values.get(layer, value_LGE[:0]), value_LGE))
@@ -129,6 +133,21 @@ def _decay(r: Recurrence, key_LHK: torch.Tensor) -> torch.Tensor:
     else:
         log_decay = r.log_decay if r.log_decay.ndim == 3 else r.log_decay[:, :, None]
     return log_decay.exp().expand(key_LHK.shape)
+
+
+def normed(
+    query_LQE: torch.Tensor, key_LGE: torch.Tensor, norms: HeadNorms | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each head by its root mean square, times its weight or 1 + weight, rounded last."""
+    if norms is None:
+        return query_LQE, key_LGE
+    found = []
+    for x, weight in ((query_LQE, norms.query_E), (key_LGE, norms.key_E)):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        size = (wide.square().mean(-1, keepdim=True) + norms.eps).sqrt()
+        factor = weight.to(wide.dtype) + float(norms.zero_centred)
+        found.append((wide / size * factor).to(x.dtype))
+    return found[0], found[1]
 
 
 def rotated(x: torch.Tensor, rotary: RotarySpec | None, positions: torch.Tensor) -> torch.Tensor:

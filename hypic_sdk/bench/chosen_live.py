@@ -18,6 +18,7 @@ import torch
 from hypic_sdk.algebra.rotary import RotarySpec, rotary_angles, rotate
 from hypic_sdk.errors import ConfigError
 from hypic_sdk.families.recurrence import Recurrence
+from hypic_sdk.kernels.head_norms import HeadNorms
 from hypic_sdk.kernels.items import Item, ItemKind
 from hypic_sdk.kernels.live_scan.op import live_scan
 from hypic_sdk.kernels.short_conv.op import short_conv
@@ -119,6 +120,7 @@ class ChosenContext:
         """See ForwardContext."""
         if recurrence.key_rotation is not None:
             raise ConfigError("rotary keys in linear layers: their recorded positions are local")
+        recurrence = recurrence.written_out()
         before = None if self._recorded is None else self._recorded.recurrences[layer]
         tensors: dict[str, Any] = {
             name: self._whole(live, None if before is None else getattr(before, name))
@@ -136,9 +138,11 @@ class ChosenContext:
 
     def full_attention(
         self, layer: int, query_LQE: torch.Tensor, key_LGE: torch.Tensor, value_LGE: torch.Tensor,
-        *, rotary: RotarySpec | None, scale: float,
+        *, norms: HeadNorms | None, rotary: RotarySpec | None, scale: float,
     ) -> torch.Tensor:  # fmt: skip
         """See ForwardContext."""
+        if norms is not None:
+            query_LQE, key_LGE = norms.apply(query_LQE, key_LGE)
         recorded = self._recorded
         keys = self._whole(key_LGE, None if recorded is None else recorded.keys[layer])
         values = self._whole(value_LGE, None if recorded is None else recorded.values[layer])

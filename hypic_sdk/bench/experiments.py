@@ -17,7 +17,7 @@ import torch
 from rich.table import Table
 
 from hypic_sdk.bench import shared_keys
-from hypic_sdk.bench.kernel_cases import LARGE, SMALL, TINY
+from hypic_sdk.bench.kernel_shapes import LARGE, SMALL, TINY
 from hypic_sdk.bench.report import circumstances
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of

@@ -6,93 +6,25 @@ the products; both are of the op as defined, whatever an implementation does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 
 import torch
 
+from hypic_sdk.bench.attention_cases import attention_cases
+from hypic_sdk.bench.kernel_shapes import Case, Shapes, Tensors, drawn, normal
 from hypic_sdk.families.gated_delta_rule import gated_delta_rule
-from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.experts.op import Shared, experts, route
 from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
 from hypic_sdk.kernels.linear.op import linear
-from hypic_sdk.kernels.live_attention.op import live_attention
 from hypic_sdk.kernels.live_scan.op import live_scan
 from hypic_sdk.kernels.mlp.op import gate_heads
 from hypic_sdk.kernels.norm.op import gated_rms_norm, rms_norm
-from hypic_sdk.kernels.place_kv.op import place_entries
-from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan.op import segment_scan
 from hypic_sdk.kernels.short_conv.op import short_conv
 
-Tensors = Mapping[str, torch.Tensor]
 LOAD, RUN, GAP, SAVE = ItemKind
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """One model, and how much of it a case runs."""
-
-    width: int  # D
-    num_key_heads: int  # Hk
-    num_heads: int  # H
-    head_size: int  # K = V of a state
-    num_query_heads: int  # Q
-    num_kv_heads: int  # G
-    attention_size: int  # E
-    num_attention: int  # A
-    num_experts: int
-    top_k: int
-    inner: int  # of an expert
-    rows: int  # of a cold forward
-    segment: int  # tokens of a segment
-    requests: int  # that decode
-    context: int  # positions of a request
-    gaps: int  # of an assembled request
-    run: int  # live rows between two gaps
-
-    @property
-    def channels(self) -> int:
-        """C of the conv."""
-        return (2 * self.num_key_heads + self.num_heads) * self.head_size
-
-    @property
-    def projected(self) -> int:
-        """Outputs of a linear layer's one projection: channels, gate, strength and decay."""
-        return self.channels + self.num_heads * (self.head_size + 2)
-
-    @property
-    def state(self) -> int:
-        """Numbers in one layer's state."""
-        return self.num_heads * self.head_size**2
-
-
-# Qwen3.5-35B-A3B by its published config
-LARGE = Shapes(2048, 16, 32, 128, 16, 2, 256, 10, 256, 8, 512, 8192, 2048, 64, 8192, 10, 12)
-# the sizes of a head as there, little of all else: what the self-test runs
-SMALL = Shapes(96, 1, 2, 128, 4, 2, 256, 2, 8, 2, 48, 112, 80, 3, 1300, 3, 12)
-# for a CPU
-TINY = Shapes(40, 1, 2, 16, 4, 2, 24, 2, 4, 2, 16, 48, 24, 3, 40, 2, 5)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One op at one shape.
-
-    `draw` makes inputs on a device in a dtype; `bind` makes of them a call that returns what it
-    wrote.  `bound`: relative RMS error that bf16 inputs allow.
-    """
-
-    op: str
-    name: str
-    num_bytes: int
-    num_flops: int
-    draw: Callable[[torch.device, torch.dtype], Tensors]
-    bind: Callable[[Tensors], Callable[[], Sequence[torch.Tensor]]]
-    bound: float = 2**-6
 
 
 def kernel_cases(s: Shapes) -> list[Case]:
@@ -104,34 +36,13 @@ def kernel_cases(s: Shapes) -> list[Case]:
         _cold_scan_case(s),
         _decode_scan_case(s),
         _assembly_scan_case(s),
-        _attention_case(s, "decode", [(1, s.context - 1)] * s.requests),
-        _attention_case(s, "cold", [(s.segment, 0)]),
-        _attention_case(s, "text", [(s.context // 2, s.context // 2)]),
-        _attention_case(s, "assembly", _live_spans(s)),
-        _place_case(s),
+        *attention_cases(s),
         _experts_case(s, "cold", s.rows),
         _experts_case(s, "cold, row-independent", s.rows, alike=True),
         _experts_case(s, "assembly", (s.gaps + 1) * s.run),
         _experts_case(s, "decode", s.requests),
         _experts_case(s, "decode, one row", 1),
     ]
-
-
-def _normal(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, device=device, dtype=dtype)
-
-
-def _drawn(**shapes: tuple[int, ...]) -> Callable[[torch.device, torch.dtype], Tensors]:
-    """Standard normal inputs, by name; weights [outputs, inputs] are scaled by their inputs."""
-
-    def draw(device: torch.device, dtype: torch.dtype) -> Tensors:
-        found = {name: _normal(device, dtype, *shape) for name, shape in shapes.items()}
-        return {
-            name: x / x.shape[-1] ** 0.5 if name.startswith("weight") else x
-            for name, x in found.items()
-        }
-
-    return draw
 
 
 def _row_cases(s: Shapes) -> list[Case]:
@@ -146,7 +57,7 @@ def _row_cases(s: Shapes) -> list[Case]:
             "hidden rows",
             4 * rows * width,
             0,
-            _drawn(x=(rows, width), scale=(width,)),
+            drawn(x=(rows, width), scale=(width,)),
             lambda t: lambda: [rms_norm(t["x"], t["scale"], eps=1e-6, zero_centred=True)],
         ),
         Case(
@@ -154,7 +65,7 @@ def _row_cases(s: Shapes) -> list[Case]:
             "value heads",
             6 * rows * heads * size,
             0,
-            _drawn(x=(rows, heads, size), gate=(rows, heads, size), scale=(size,)),
+            drawn(x=(rows, heads, size), gate=(rows, heads, size), scale=(size,)),
             lambda t: lambda: [gated(t["x"], t["gate"], t["scale"])],
         ),
         Case(
@@ -162,7 +73,7 @@ def _row_cases(s: Shapes) -> list[Case]:
             "query heads",
             6 * rows * Q * E,
             0,
-            _drawn(x=(rows, Q, E), query_gate=(rows, Q, 2 * E)),
+            drawn(x=(rows, Q, E), query_gate=(rows, Q, 2 * E)),
             lambda t: lambda: [gate_heads(t["x"], t["query_gate"][..., E:])],
         ),
     ]
@@ -175,7 +86,7 @@ def _product_case(s: Shapes, name: str, *, row_independent: bool) -> Case:
         return lambda: [linear(t["x"], t["weight"], row_independent=row_independent)]
 
     moved = 2 * (rows * (width + outputs) + width * outputs)
-    draw = _drawn(x=(rows, width), weight=(outputs, width))
+    draw = drawn(x=(rows, width), weight=(outputs, width))
     return Case("linear", name, moved, 2 * rows * width * outputs, draw, bind)
 
 
@@ -216,7 +127,7 @@ def _conv_case(s: Shapes, name: str, decoding: int) -> Case:
 
         return call
 
-    draw = _drawn(x=(rows, channels), weight=(channels, 4), tails=(slots, 3, channels))
+    draw = drawn(x=(rows, channels), weight=(channels, 4), tails=(slots, 3, channels))
     return Case("short_conv", name, moved, 0, draw, bind)
 
 
@@ -225,21 +136,22 @@ def _scan_tensors(
 ) -> dict[str, torch.Tensor]:
     """Natural inputs of the gated delta rule; transitions and states as a store keeps them."""
     size, heads = s.head_size, s.num_heads
-    query, key = (_normal(device, dtype, rows, s.num_key_heads, size) for _ in range(2))
-    value = _normal(device, dtype, rows, heads, size)
-    strength, decay = (_normal(device, dtype, rows, heads) for _ in range(2))
+    query, key = (normal(device, dtype, rows, s.num_key_heads, size) for _ in range(2))
+    value = normal(device, dtype, rows, heads, size)
+    strength, decay = (normal(device, dtype, rows, heads) for _ in range(2))
     bias = torch.full((heads,), -3.0, device=device)
-    made = gated_delta_rule(query, key, value, strength, decay, torch.zeros_like(bias), bias)
+    gates = strength, decay, torch.zeros_like(bias), bias
+    made = gated_delta_rule(query, key, value, *gates).written_out()
     assert made.log_decay is not None, "the family has a decay"
     assert made.erase is not None, "the family erases"
-    transitions = _normal(device, torch.float16, slots, heads, size, size) / (2 * size**0.5)
+    transitions = normal(device, torch.float16, slots, heads, size, size) / (2 * size**0.5)
     return {
         "query": query,
         "key": key,
         "value": value,
         "log_decay": made.log_decay,
         "erase": made.erase,
-        "states": _normal(device, torch.float32, slots, heads, size, size),
+        "states": normal(device, torch.float32, slots, heads, size, size),
         "transitions": transitions,
     }
 
@@ -317,59 +229,6 @@ def _assembly_scan_case(s: Shapes) -> Case:
     return _live_case(s, f"assembly, {s.gaps} gaps", tuple(items), rows, moved)
 
 
-def _live_spans(s: Shapes) -> list[tuple[int, int]]:
-    """Live rows of one assembled request: rows and first position of each run."""
-    step = s.context // (s.gaps + 1)
-    return [(s.run, i * step) for i in range(s.gaps + 1)]
-
-
-def _attention_case(s: Shapes, name: str, spans: list[tuple[int, int]]) -> Case:
-    """Runs of (rows, first position); each decoding request has slots of its own."""
-    Q, G, E = s.num_query_heads, s.num_kv_heads, s.attention_size
-    rows = sum(count for count, _ in spans)
-    pairs = sum(count * first + count * (count + 1) // 2 for count, first in spans)
-    apart = name == "decode"
-    slots = sum(a + b for a, b in spans) if apart else max(a + b for a, b in spans)
-    moved = 4 * rows * Q * E + 4 * slots * G * E
-
-    def bind(t: Tensors) -> Callable[[], Sequence[torch.Tensor]]:
-        device = t["query"].device
-        stops = [0]
-        for count, _ in spans:
-            stops.append(stops[-1] + count)
-        runs, start = [], 0
-        for (row, stop), (count, first) in zip(pairwise(stops), spans, strict=True):
-            own = torch.arange(start, start + first + count, device=device)
-            runs.append(AttentionRun(row, stop, first, own, start))
-            start += first + count if apart else 0
-        frozen = tuple(runs)
-        return lambda: [live_attention(t["query"], frozen, t["keys"], t["values"], scale=E**-0.5)]
-
-    draw = _drawn(query=(rows, Q, E), keys=(slots, G, E), values=(slots, G, E))
-    return Case("live_attention", name, moved, 4 * pairs * Q * E, draw, bind)
-
-
-def _place_case(s: Shapes) -> Case:
-    """All layers' keys and values of cached interiors to a request's own slots."""
-    A, G, E, rows = s.num_attention, s.num_kv_heads, s.attention_size, s.context
-
-    def bind(t: Tensors) -> Callable[[], Sequence[torch.Tensor]]:
-        device = t["keys"].device
-        source, target = torch.arange(2 * rows, device=device).chunk(2)
-        wide = torch.promote_types(t["keys"].dtype, torch.float32)
-        cos, sin = rotary_angles(RotarySpec(1e7, E // 4), target, wide)
-
-        def call() -> Sequence[torch.Tensor]:
-            place_entries(t["keys"], t["values"], source, target, cos=cos, sin=sin)
-            return [t["keys"][:, rows:], t["values"][:, rows:]]
-
-        return call
-
-    shape = (A, 2 * rows, G, E)
-    moved = 8 * A * rows * G * E
-    return Case("place_entries", "gaps", moved, 0, _drawn(keys=shape, values=shape), bind)
-
-
 def _experts_case(s: Shapes, name: str, rows: int, *, alike: bool = False) -> Case:
     # rows choose evenly and on their own, so this many experts are some row's
     used = round(s.num_experts * (1.0 - (1.0 - s.top_k / s.num_experts) ** rows))
@@ -381,7 +240,7 @@ def _experts_case(s: Shapes, name: str, rows: int, *, alike: bool = False) -> Ca
         order = torch.rand(rows, s.num_experts, device=device).argsort(-1)
         return {
             "logits": order.to(dtype) / 16.0,
-            **_drawn(
+            **drawn(
                 **dict.fromkeys(("x", "shared"), (rows, s.width)),
                 weight_up=(s.num_experts, 2 * s.inner, s.width),
                 weight_down=(s.num_experts, s.width, s.inner),

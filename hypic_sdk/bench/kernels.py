@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 from rich.table import Table
 
-from hypic_sdk.bench.kernel_cases import LARGE, SMALL, TINY, Case, Shapes, Tensors, kernel_cases
+from hypic_sdk.bench.kernel_cases import kernel_cases
+from hypic_sdk.bench.kernel_shapes import LARGE, SMALL, TINY, Case, Shapes, Tensors
 from hypic_sdk.bench.report import Spread, circumstances
 from hypic_sdk.kernels.backend import Choice, picked_choices
 

@@ -17,6 +17,7 @@ from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import from_payload
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.kernels.attention_run import AttentionRun
+from hypic_sdk.kernels.head_norms import HeadNorms
 from hypic_sdk.kernels.items import ItemKind
 from hypic_sdk.layers.context import ForwardContext
 from hypic_sdk.models.base import CausalLM, ModelSpec
@@ -65,16 +66,17 @@ class _WatchedContext:
 
     def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
         """See ForwardContext."""
-        self.recurrences.append(recurrence.rows(0, self._inner.table.num_rows))
+        made = recurrence.written_out().rows(0, self._inner.table.num_rows)
+        self.recurrences.append(made)
         return self._kept(self._inner.linear_attention(layer, recurrence))
 
     def full_attention(
         self, layer: int, query_LQE: torch.Tensor, key_LGE: torch.Tensor, value_LGE: torch.Tensor,
-        *, rotary: RotarySpec | None, scale: float,
+        *, norms: HeadNorms | None, rotary: RotarySpec | None, scale: float,
     ) -> torch.Tensor:  # fmt: skip
         """See ForwardContext."""
         out_LQE = self._inner.full_attention(
-            layer, query_LQE, key_LGE, value_LGE, rotary=rotary, scale=scale
+            layer, query_LQE, key_LGE, value_LGE, norms=norms, rotary=rotary, scale=scale
         )
         return self._kept(out_LQE if self._attends else torch.zeros_like(out_LQE))
 

@@ -2,314 +2,195 @@
 
 Requests arrive in bursts whether or not the ones before are answered (an open loop); documents
 are popular by Zipf's law and their lengths have a heavy tail.  An arm is a mode of reuse with a
-server process of its own and the same memory.  First callers who ask again as soon as they are
-answered (a closed loop) fill its cache, then the same tell its saturated throughput.  Its rate is
-raised from half of that until the median of the time to the first token is over the limit, then
-bracketed.  Times are the client's, through HTTP.
+server process of its own and the same memory.  First one request has everything compiled; then
+callers who ask again as soon as they are answered (a closed loop) fill its cache, and tell its
+saturated throughput.  Its rate is raised from a share of that until the median of the time to the
+first token is over the limit, then bracketed.  Times are the client's, through HTTP.
+
+With a time for the whole run each arm has an equal share of what is left.  No replay begins that
+is not expected to end in it, and whatever still runs when it is over is given up.  What is known
+is written after every stage and every replay.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import math
-import random
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
+from urllib.request import urlopen
 
-from rich.table import Table
-
-from hypic_sdk.bench.cluster_trace import Arrival, TraceShape, document_lengths, make_trace
-from hypic_sdk.bench.replay_server import ReplayServer, running
+from hypic_sdk.bench.replay_caller import Caller, Replay, ReplayPlan, corpus
+from hypic_sdk.bench.replay_report import (
+    ArmResult,
+    counters_of,
+    line_of,
+    table_of,
+    times_of,
+    write,
+)
+from hypic_sdk.bench.replay_server import STOP_TIMEOUT_S, LateServer, ReplayServer, running
 from hypic_sdk.bench.report import circumstances
 from hypic_sdk.client import AsyncHypic
 from hypic_sdk.config import DEFAULT_MODE, MODES, EngineConfig, ReuseConfig, StoreConfig
-from hypic_sdk.demo.library import DOCUMENTS, QUESTIONS
-from hypic_sdk.errors import ConfigError, HypicError
-from hypic_sdk.wire.replies import ChatCompletionChunk
+from hypic_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_ARMS = (DEFAULT_MODE, "prefix_cache", "full_recompute")
-CHARACTERS_PER_TOKEN = 3.7  # of the library's sentences, about; real lengths are told
+FIRST_SHARE = 0.75  # of the saturated throughput: the rate that is tried first
 RATE_STEP = 1.5
 SLOWEST = 8  # the first rate over the lowest that is tried
 NUM_HALVINGS = 2  # of the bracket that raising the rate ends with
-MAX_IN_FLIGHT = 256  # more than these unanswered: the server does not keep up
-PATIENCE_S = 60.0  # silence after which a request counts as failed
-WARM_SHARE = 0.25  # of a replay's requests, the first, that are not counted
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayPlan:
-    """What is replayed, and how it is judged."""
-
-    trace: TraceShape
-    max_tokens: int = 64
-    limit_s: float = 1.0  # of the median time to the first token
-    seconds: float = 20.0  # of one replay
-    first_rate: float | None = None  # requests a second; none: half of what callers were answered
-    num_callers: int = 32  # of the closed loop
-    fill_s: float = 20.0  # of the closed loop that comes first, which is not counted
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What became of one request; without a first token it failed."""
-
-    ttft_s: float | None
-    cached_tokens: int = 0
-    prompt_tokens: int = 0
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """One replay at one rate; times in seconds."""
-
-    rate: float
-    num_requests: int  # that were counted
-    num_failed: int
-    p50_s: float
-    p99_s: float
-    hit_share: float  # cached tokens of all prompt tokens
-    mean_prompt_tokens: float
-    kept_up: bool
-    errors: dict[str, int]  # by code
-
-    @classmethod
-    def of(cls, rate: float, sent: Sequence[Sent], *, kept_up: bool) -> Replay:
-        """Of at least one request; one that failed took for ever."""
-        times = sorted(math.inf if one.ttft_s is None else one.ttft_s for one in sent)
-        tokens = sum(one.prompt_tokens for one in sent)
-        answered = sum(one.ttft_s is not None for one in sent)
-        return cls(
-            rate,
-            len(sent),
-            len(sent) - answered,
-            times[len(times) // 2],
-            times[min(len(times) - 1, math.ceil(0.99 * len(times)) - 1)],
-            sum(one.cached_tokens for one in sent) / max(tokens, 1),
-            tokens / max(answered, 1),
-            kept_up,
-            dict(Counter(one.error for one in sent if one.error)),
-        )
-
-    def holds(self, limit_s: float) -> bool:
-        """Whether the server bore this rate."""
-        return self.kept_up and self.p50_s <= limit_s and self.num_failed == 0
-
-
-@dataclass(slots=True)
-class ArmResult:
-    """All replays of one arm."""
-
-    mode: str
-    replays: list[Replay] = field(default_factory=list)
-    best: Replay | None = None  # the highest rate that held
-    saturated_per_s: float = 0.0
-    saturated_failed: int = 0
-
-
-def corpus(shape: TraceShape) -> list[str]:
-    """A text for each document of the trace, of about its length."""
-    sentences = [one.strip().rstrip(".") for t in DOCUMENTS.values() for one in t.split(". ")]
-    texts = []
-    for number, num_tokens in enumerate(document_lengths(shape)):
-        rng = random.Random(f"{shape.seed} {number}")
-        text = f"Record {number}."
-        while len(text) < CHARACTERS_PER_TOKEN * num_tokens:
-            text += f" {rng.choice(sentences)}."
-        texts.append(text)
-    return texts
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix("seg_"))
-
-
-def has_token(chunk: ChatCompletionChunk) -> bool:
-    """Whether a chunk tells of a token, also of one that is no text.
-
-    A model of random weights draws ids that a tokenizer of fewer has no text for.
-    """
-    if not chunk.choices:
-        return False
-    told = chunk.choices[0].logprobs
-    return bool(chunk.choices[0].delta.content) or (told is not None and bool(told.content))
+DRAIN_SHARE = 0.5  # of a replay's time that its end is expected to take on top, before one is known
+HANG_UP_S = 1.0  # before the time is over: a replay that is cut short is told of, too
+COUNTERS_TIMEOUT_S = 2.0
 
 
 @final
-class Caller:
-    """Asks a server for the requests of a trace."""
+class Time:
+    """What is left of an arm's time; seconds."""
 
-    def __init__(self, client: AsyncHypic, plan: ReplayPlan) -> None:
-        self._client = client.with_options(timeout_s=PATIENCE_S, max_retries=0)
-        self._plan = plan
-        self._ids: list[str] = []
-        self._rng = random.Random(plan.trace.seed)
-        self._streams = itertools.count(1)
+    def __init__(self, left_s: float) -> None:
+        self._until_s = time.perf_counter() + left_s
 
-    async def register(self, texts: Sequence[str]) -> float:
-        """Register the corpus; the mean of its lengths in tokens."""
-        segments = await self._client.with_options(timeout_s=600.0).segments.create_many(texts)
-        self._ids = [segment.id for segment in segments]
-        return sum(segment.tokens for segment in segments) / len(segments)
-
-    async def ask(self, arrival: Arrival) -> Sent:
-        """One request, from its sending to its end."""
-        began_s, ttft_s = time.perf_counter(), None
-        try:
-            async with self._client.chat.completions.stream(
-                messages=[{"role": "user", "content": self._rng.choice(QUESTIONS).text}],
-                documents=[{"segment_id": self._ids[_number(n)]} for n, _ in arrival.documents],
-                max_tokens=self._plan.max_tokens,
-                min_tokens=self._plan.max_tokens,
-                ignore_eos=True,
-                logprobs=True,
-            ) as stream:
-                async for chunk in stream:
-                    if ttft_s is None and has_token(chunk):
-                        ttft_s = time.perf_counter() - began_s
-                whole = await stream.get_final_completion()
-        except HypicError as error:
-            return Sent(None, error=error.code)
-        cached = whole.usage.prompt_tokens_details.cached_tokens
-        return Sent(ttft_s, cached, whole.usage.prompt_tokens)
-
-    async def replay(self, rate: float) -> Replay:
-        """An open loop at a rate; what is unanswered at its end is waited for, or hung up."""
-        plan = self._plan
-        wanted = max(8, round(rate * plan.seconds))
-        shape = replace(plan.trace, rate_per_s=rate, num_requests=wanted)
-        began_s, tasks, kept_up = time.perf_counter(), [], True
-        for arrival in make_trace(shape, next(self._streams)):
-            await asyncio.sleep(max(0.0, began_s + arrival.at_ms / 1e3 - time.perf_counter()))
-            tasks.append(asyncio.ensure_future(self.ask(arrival)))
-            if sum(not task.done() for task in tasks) > MAX_IN_FLIGHT:
-                kept_up = False
-                break
-        sent = await _ended(tasks, 4 * plan.limit_s + plan.seconds)
-        return Replay.of(rate, sent[int(WARM_SHARE * len(sent)) :], kept_up=kept_up)
-
-    async def saturate(self, seconds: float) -> tuple[float, int]:
-        """Requests a second of callers who ask without a pause, and how many failed."""
-        plan = self._plan
-        arrivals = make_trace(replace(plan.trace, num_requests=10**6), next(self._streams))
-        until_s = time.perf_counter() + seconds
-        ended_s: list[float] = []
-        num_failed = 0
-
-        async def one_caller() -> None:
-            nonlocal num_failed
-            while time.perf_counter() < until_s:
-                sent = await self.ask(next(arrivals))
-                if sent.ttft_s is None:
-                    num_failed += 1
-                    await asyncio.sleep(0.1)
-                elif time.perf_counter() <= until_s:
-                    ended_s.append(time.perf_counter())
-
-        began_s = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(plan.num_callers):
-                group.create_task(one_caller())
-        return len(ended_s) / (until_s - began_s), num_failed
-
-
-async def _ended(tasks: Sequence[asyncio.Task[Sent]], patience_s: float) -> list[Sent]:
-    """What became of all requests, in order; one that is still open after the wait is hung up."""
-    if tasks:
-        await asyncio.wait(tasks, timeout=patience_s)
-    for task in tasks:
-        task.cancel()
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    sent = []
-    for one in found:
-        if isinstance(one, Sent):
-            sent.append(one)
-        elif isinstance(one, asyncio.CancelledError):
-            sent.append(Sent(None, error="hung_up"))
-        else:
-            raise one
-    return sent
+    @property
+    def left_s(self) -> float:
+        """Not below zero."""
+        return max(0.0, self._until_s - time.perf_counter())
 
 
 async def highest_rate(
     first_rate: float,
     limit_s: float,
     replay: Callable[[float], Awaitable[Replay]],
-    on_replay: Callable[[Replay], None],
-) -> Replay | None:
-    """Raise the rate while it holds, then halve the bracket; lower it if the first fails."""
-
-    async def one(rate: float) -> Replay:
-        found = await replay(rate)
-        on_replay(found)
-        return found
-
-    best: Replay | None = None
-    rate, failed = first_rate, math.inf
-    while failed == math.inf:
-        found = await one(rate)
-        if found.holds(limit_s):
-            best, rate = found, rate * RATE_STEP
-        else:
-            failed = rate
-    while best is None and failed > first_rate / SLOWEST:
-        rate = failed / 2
-        found = await one(rate)
-        if found.holds(limit_s):
-            best = found
-        else:
-            failed = rate
-    for _ in range(NUM_HALVINGS if best is not None else 0):
-        assert best is not None
-        found = await one(math.sqrt(best.rate * failed))
-        if found.holds(limit_s):
-            best = found
-        else:
-            failed = found.rate
-    return best
-
-
-async def measure(
-    plan: ReplayPlan, url: str, result: ArmResult, say: Callable[[str], None]
+    may_go_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """One arm, against a server that nobody else asks."""
-    async with AsyncHypic(url) as client:
-        caller = Caller(client, plan)
-        mean = await caller.register(corpus(plan.trace))
-        say(f"{result.mode}: {plan.trace.num_documents} documents of {mean:.0f} tokens on average")
-        if plan.fill_s > 0:
-            await caller.saturate(plan.fill_s)
-        result.saturated_per_s, result.saturated_failed = await caller.saturate(plan.seconds)
-        say(f"  {plan.num_callers} callers: {result.saturated_per_s:.3g} answered a second")
+    """Raise the rate while it holds, then halve the bracket; lower it if the first fails.
+
+    Args:
+        may_go_on: asked before each replay; false ends the search.
+    """
+    best, failed, rate = 0.0, math.inf, first_rate
+    num_halved = 0
+    while may_go_on():
+        if (await replay(rate)).holds(limit_s):
+            best = rate
+        else:
+            failed = rate
+        if failed == math.inf:
+            rate = best * RATE_STEP
+        elif best == 0.0:
+            if failed <= first_rate / SLOWEST:
+                return
+            rate = failed / 2
+        elif num_halved == NUM_HALVINGS:
+            return
+        else:
+            num_halved += 1
+            rate = math.sqrt(best * failed)
+
+
+@dataclass(slots=True)
+class Arm:
+    """One arm under way."""
+
+    plan: ReplayPlan
+    result: ArmResult
+    time: Time
+    say: Callable[[str], None]
+    save: Callable[[], None]
+
+    @asynccontextmanager
+    async def stage(self, name: str) -> AsyncIterator[None]:
+        """A part of the arm: timed, known as cut off while it lasts, and written when it ends."""
+        began_s, self.result.cut_off = time.perf_counter(), name
+        try:
+            yield
+        finally:
+            self.result.took_s[name] = time.perf_counter() - began_s
+        self.result.cut_off = ""
+        self.save()
+
+    async def measure(self, url: str) -> None:
+        """Everything, against a server that nobody else asks; gives up when the time is over."""
+        left_s = self.time.left_s
+        with suppress(TimeoutError):  # the stage that was cut off is known
+            async with asyncio.timeout(None if left_s == math.inf else left_s):
+                async with AsyncHypic(url) as client:
+                    await self._stages(Caller(client, self.plan))
+        self.say(times_of(self.result))
+        await asyncio.to_thread(self._count, url)
+        self.save()
+
+    async def _stages(self, caller: Caller) -> None:
+        plan, result = self.plan, self.result
+        async with self.stage("register"):
+            mean = await caller.register(corpus(plan.trace))
+        told = f"{plan.trace.num_documents} documents of {mean:.0f} tokens on average"
+        self.say(f"{result.mode}: {told}")
+        async with self.stage("first request"):
+            first = await caller.first(min(600.0, self.time.left_s))
+        answer = "failed: " + first.error if first.ttft_s is None else f"{first.ttft_s:.1f} s"
+        self.say(f"  the first request, which compiles: {answer}")
+        async with self.stage("fill and saturate"):
+            await self._saturate(caller)
+        async with self.stage("search"):
+            is_over = await self._search(caller)
+        if not is_over:
+            result.cut_off = "search"
+
+    async def _saturate(self, caller: Caller) -> None:
+        """Callers without a pause, for half of what is left at most."""
+        plan, result = self.plan, self.result
+        share = min(1.0, self.time.left_s / 2 / (plan.fill_s + plan.seconds))
+        found = await caller.saturate(share * plan.fill_s, share * plan.seconds)
+        result.saturated_per_s, result.saturated_failed = found.per_s, found.num_failed
+        result.saturated_hit_share = found.hit_share
+        self.say(
+            f"  {plan.num_callers} callers: {found.per_s:.3g} answered a second, "
+            f"{found.hit_share:.0%} of their tokens cached, {found.num_failed} failed"
+        )
+
+    async def _search(self, caller: Caller) -> bool:
+        """Replay after replay; whether the search came to its own end."""
+        plan, result = self.plan, self.result
         first_rate = plan.first_rate
         if first_rate is None:  # at least one was answered, or the callers were too impatient
-            first_rate = max(result.saturated_per_s, 1.0 / plan.seconds) / 2
+            first_rate = FIRST_SHARE * max(result.saturated_per_s, 1.0 / plan.seconds)
+        slowest_s = (1 + DRAIN_SHARE) * plan.seconds
+        was_refused = False
 
-        def heard(found: Replay) -> None:
-            result.replays.append(found)
-            say(line_of(found, plan.limit_s))
+        def may_go_on() -> bool:
+            nonlocal was_refused
+            was_refused = self.time.left_s < slowest_s
+            return not was_refused
 
-        result.best = await highest_rate(first_rate, plan.limit_s, caller.replay, heard)
+        async def replay(rate: float) -> Replay:
+            nonlocal slowest_s
+            began_s = time.perf_counter()
+            found = await caller.replay(rate, self.time.left_s - HANG_UP_S)
+            slowest_s = max(slowest_s, time.perf_counter() - began_s)
+            result.heard(found, plan.limit_s)
+            self.say(line_of(found, plan.limit_s))
+            self.save()
+            return found
 
+        await highest_rate(first_rate, plan.limit_s, replay, may_go_on)
+        return not was_refused
 
-def line_of(found: Replay, limit_s: float) -> str:
-    """A replay in a line."""
-    return (
-        f"  {found.rate:.3g}/s: p50 {found.p50_s:.2f} s, p99 {found.p99_s:.2f} s, "
-        f"{found.hit_share:.0%} of {found.mean_prompt_tokens:.0f} tokens cached, "
-        f"{found.num_failed} of {found.num_requests} failed{found.errors or ''}"
-        f"{'' if found.holds(limit_s) else ': does not hold'}"
-    )
+    def _count(self, url: str) -> None:
+        """Take over the server's counters; one that keeps them to itself has none here."""
+        try:
+            with urlopen(f"{url.removesuffix('/v1')}/metrics", timeout=COUNTERS_TIMEOUT_S) as reply:
+                self.result.counters = counters_of(reply.read().decode())
+        except OSError as error:
+            self.say(f"  no counters: {error}")
 
 
 def run_replay_bench(
@@ -321,7 +202,7 @@ def run_replay_bench(
     url: str | None = None,
     folder: Path | None = None,
 ) -> list[ArmResult]:
-    """Measure every arm, print the table, write replay.json into `folder` after each.
+    """Measure every arm, print the table; replay.json in `folder` is whole at any moment.
 
     Args:
         url: a server that runs already, which is then the only arm.
@@ -331,38 +212,58 @@ def run_replay_bench(
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown:
         raise ConfigError(f"modes are {', '.join(MODES)}, got {unknown[0]!r}")
+    whole = Time(math.inf if plan.total_s is None else plan.total_s)
     results: list[ArmResult] = []
     where = circumstances()
-    for mode in ["the server's own"] if url is not None else modes:
-        results.append(ArmResult(mode))
-        if url is not None:
-            asyncio.run(measure(plan, url, results[-1], console.print))
-        else:
-            with running(with_mode(server, mode)) as own:
-                asyncio.run(measure(plan, own, results[-1], console.print))
+    names = ["the server's own"] if url is not None else list(modes)
+
+    def save() -> None:
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            report = {
-                "bench": "replay",
-                "served": server.shape or server.model_folder or "the packaged reader",
-                "plan": asdict(plan),
-                "circumstances": asdict(where),
-                "arms": [asdict(one) for one in results],
-            }
-            text = json.dumps(report, indent=1).replace("Infinity", "null")
-            (folder / "replay.json").write_text(text + "\n", encoding="utf-8")
+            served = server.shape or server.model_folder or "the packaged reader"
+            write(folder, served, plan, asdict(where), results)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    for number, name in enumerate(names):
+        results.append(ArmResult(name))
+        save()
+        share_s = whole.left_s / (len(names) - number)
+        # the server's own end is not part of what is measured, but of the time
+        spare_s = STOP_TIMEOUT_S if url is None and share_s < math.inf else 0.0
+        arm = Arm(plan, results[-1], Time(max(0.0, share_s - spare_s)), say, save)
+        if url is not None:
+            asyncio.run(arm.measure(url))
+        else:
+            _run_arm(arm, with_mode(server, name))
     console.print(str(where), highlight=False)
     console.print(table_of(results, plan))
     return results
 
 
+def _run_arm(arm: Arm, server: ReplayServer) -> None:
+    began_s, arm.result.cut_off = time.perf_counter(), "start"
+    try:
+        with running(server, arm.time.left_s) as url:
+            arm.result.took_s["start"], arm.result.cut_off = time.perf_counter() - began_s, ""
+            arm.save()
+            asyncio.run(arm.measure(url))
+    except LateServer as error:
+        arm.result.took_s["start"] = time.perf_counter() - began_s
+        arm.say(f"{arm.result.mode}: {error}")
+        arm.save()
+
+
 def served(
-    model: Path | None, shape: str | None, device: str, budget_bytes: int, segment_tokens: int
+    model: Path | None,
+    shape: str | None,
+    device: str,
+    store: StoreConfig,
+    capture_ahead_s: float = 0.0,
 ) -> ReplayServer:
     """What every arm starts, but for its mode."""
-    store = StoreConfig(budget_bytes=budget_bytes, expected_segment_tokens=segment_tokens)
-    folder = None if model is None else str(model)
-    return ReplayServer(folder, shape, EngineConfig(device=device, store=store))
+    config = EngineConfig(device=device, store=store, capture_ahead_s=capture_ahead_s)
+    return ReplayServer(None if model is None else str(model), shape, config)
 
 
 def with_mode(server: ReplayServer, mode: str) -> ReplayServer:
@@ -370,31 +271,3 @@ def with_mode(server: ReplayServer, mode: str) -> ReplayServer:
     reuse: ReuseConfig = replace(server.config.reuse, mode=MODES[mode])
     config: EngineConfig = replace(server.config, reuse=reuse)
     return replace(server, config=config)
-
-
-def table_of(results: Sequence[ArmResult], plan: ReplayPlan) -> Table:
-    """The arms side by side; ratios are over the prefix cache's, where it was measured."""
-    by_mode = {one.mode: one for one in results}
-    base = by_mode.get("prefix_cache")
-    table = Table(
-        "arm", f"rate at p50 <= {plan.limit_s:g} s", "over prefix cache", "p50 s", "p99 s",
-        "cached", "saturated, requests/s", "over prefix cache",
-    )  # fmt: skip
-    for one in results:
-        best = one.best
-        over = saturated_over = "-"
-        if base is not None and base.best is not None and best is not None:
-            over = f"{best.rate / base.best.rate:.2f}x"
-        if base is not None and base.saturated_per_s > 0:
-            saturated_over = f"{one.saturated_per_s / base.saturated_per_s:.2f}x"
-        table.add_row(
-            one.mode,
-            "none held" if best is None else f"{best.rate:.3g}/s",
-            over,
-            "-" if best is None else f"{best.p50_s:.2f}",
-            "-" if best is None else f"{best.p99_s:.2f}",
-            "-" if best is None else f"{best.hit_share:.0%}",
-            f"{one.saturated_per_s:.3g}",
-            saturated_over,
-        )
-    return table

@@ -6,8 +6,13 @@ Run as `python -m hypic_sdk.bench.replay_server SETTINGS`; its first line is its
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import select
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +30,8 @@ from hypic_sdk.server.supervisor import EngineSupervisor
 from hypic_sdk.transport.process_settings import ProcessSettings
 
 START_TIMEOUT_S = 600.0
-STOP_TIMEOUT_S = 60.0
+POLL_S = 0.5  # how soon a lost parent is noticed
+STOP_TIMEOUT_S = 10.0  # nobody waits for an answer by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +43,17 @@ class ReplayServer:
     config: EngineConfig = field(default_factory=EngineConfig)
 
 
+class LateServer(Exception):
+    """It was not ready in the time that there was."""
+
+
 @contextmanager
-def running(server: ReplayServer) -> Iterator[str]:
+def running(server: ReplayServer, patience_s: float = math.inf) -> Iterator[str]:
     """A process of its own; gives its base URL.
 
     Raises:
         WorkerError: it ends before it is ready; its standard error says why.
+        LateServer: it was not ready after `patience_s`.
     """
     with TemporaryDirectory(prefix="hypic-") as folder:
         path = Path(folder) / "server.json"
@@ -51,6 +62,9 @@ def running(server: ReplayServer) -> Iterator[str]:
         process = Popen(command, stdout=PIPE, text=True)
         assert process.stdout is not None
         try:
+            wait_s = None if patience_s == math.inf else patience_s
+            if not select.select([process.stdout], [], [], wait_s)[0]:
+                raise LateServer(f"the server was not ready after {patience_s:.0f} s")
             url = process.stdout.readline().strip()
             if not url:
                 raise WorkerError("the server of the bench ended before it was ready")
@@ -75,8 +89,16 @@ def _say(url: str) -> None:
     sys.stdout.flush()
 
 
+def _end_with(parent: int) -> None:
+    """Stop once the bench is gone, killed perhaps: nobody else would free the device."""
+    while os.getppid() == parent:
+        time.sleep(POLL_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main(words: list[str]) -> int:
-    """Serve what the settings' file says."""
+    """Serve what the settings' file says, for as long as who started it is there."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     server = msgspec.json.decode(Path(words[0]).read_bytes(), type=ReplayServer)
     folder = Path(server.model_folder) if server.model_folder is not None else reader_path()
     engines = None

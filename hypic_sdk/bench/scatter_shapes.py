@@ -296,6 +296,7 @@ def _config(sizes: Sizes, device: str, determinism: Determinism | None) -> Engin
     return EngineConfig(
         device=device,
         determinism=determinism,
+        capture_asks=2,  # rows are few, and of forwards as they run once they are captured
         reuse=ReuseConfig(seam=SeamRule(8, 0), min_segment_tokens=16),
         store=StoreConfig(
             budget_bytes=sizes.budget_bytes,

@@ -23,7 +23,7 @@ from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of
 from hypic_sdk.bench.serving_pairs import pair_by_fla, pair_by_torch, pair_cost
 from hypic_sdk.bench.serving_peer import over_peer, own_prefill
-from hypic_sdk.bench.serving_profile import PROFILED, write_profile
+from hypic_sdk.bench.serving_profile import PROFILED, write_profiles
 from hypic_sdk.bench.serving_report import Absent, Failure, Report, Row, line_of
 from hypic_sdk.bench.serving_rows import (
     cold_segments,
@@ -148,7 +148,7 @@ def _profile(console: Console, report: Report, name: str, bench: Bench) -> None:
     """Where the time of a row goes, by kernel."""
     assert report.folder is not None, "profiles are files"
     try:
-        for line in write_profile(name, bench, report.folder):
+        for line in write_profiles(name, bench, report.folder):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     except Exception as error:
         report.failures.append(Failure(f"profile of {name}", f"{type(error).__name__}: {error}"))

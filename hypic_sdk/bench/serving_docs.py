@@ -74,21 +74,30 @@ def serving_summary(body: Mapping[str, Any]) -> str:
 
 
 def replay_table(body: Mapping[str, Any]) -> str:
-    """Of `replay.json`: the highest rate of each arm that held, and its saturated throughput."""
+    """Of `replay.json`: the highest rate of each arm that held, and its saturated throughput.
+
+    An arm whose time was over says where; what it had found by then stands beside.
+    """
     limit_s = body["plan"]["limit_s"]
-    rows = []
+    rows, cut_off = [], []
     for arm in body["arms"]:
         best = arm["best"]
-        cells = ["none held", "-", "-", "-"]
+        cells = ["none held" if arm["replays"] else "-", "-", "-", "-"]
         if best is not None:
             cells = [
                 f"{best['rate']:.3g}", f"{best['p50_s']:.2f}", f"{best['p99_s']:.2f}",
                 f"{best['hit_share']:.0%}",
             ]  # fmt: skip
-        rows.append([arm["mode"], *cells, f"{arm['saturated_per_s']:.3g}"])
+        saturated = ["-", "-"]
+        if arm["saturated_per_s"]:
+            saturated = [f"{arm['saturated_per_s']:.3g}", f"{arm['saturated_hit_share']:.0%}"]
+        rows.append([arm["mode"], *cells, *saturated])
+        if arm["cut_off"]:
+            cut_off.append(f"{arm['mode']} ({arm['cut_off']})")
     head = ("arm", f"requests/s at p50 <= {limit_s:g} s", "p50, s", "p99, s", "cached",
-            "saturated, requests/s")  # fmt: skip
-    return f"`hypic bench replay`, {body['served']}; {where(body)}.\n\n{markdown(head, rows)}"
+            "saturated, requests/s", "cached")  # fmt: skip
+    text = f"`hypic bench replay`, {body['served']}; {where(body)}.\n\n{markdown(head, rows)}"
+    return text + (f"\nOut of time: {', '.join(cut_off)}.\n" if cut_off else "")
 
 
 def experiments_table(body: Mapping[str, Any]) -> str:

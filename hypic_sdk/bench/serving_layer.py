@@ -54,7 +54,7 @@ class _Capture:
 
     def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
         del layer
-        self.captured = recurrence
+        self.captured = recurrence.written_out()
         return torch.zeros_like(recurrence.value, memory_format=torch.contiguous_format)
 
     def full_attention(self, *_: Any, **__: Any) -> torch.Tensor:

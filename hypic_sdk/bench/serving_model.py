@@ -166,6 +166,7 @@ class Bench:
     def _config(self, mode: str) -> EngineConfig:
         return EngineConfig(
             device=str(self.device),
+            capture_asks=2,  # rows are few, and of forwards as they run once they are captured
             reuse=ReuseConfig(mode=MODES[mode], seam=SeamRule(8, 0), min_segment_tokens=16),
             store=StoreConfig(
                 budget_bytes=self.sizes.budget_bytes,

@@ -33,8 +33,8 @@ def eight_together(bench: Bench, floors: Floors) -> Iterator[Row]:
     one_ms, all_ms, num_steps = [], [], 0
     for i in range(bench.sizes.num_runs + bench.warm_ups):
         own = [orders[(TOGETHER * i + j) % len(orders)] for j in range(TOGETHER)]
-        one_ms.append(_last_first_token(bench, engine, own[:1], 40_000 + 100 * i)[0])
-        ms, num_steps = _last_first_token(bench, engine, own, 40_001 + 100 * i)
+        one_ms.append(last_first_token(bench, engine, own[:1], 40_000 + 100 * i)[0])
+        ms, num_steps = last_first_token(bench, engine, own, 40_001 + 100 * i)
         all_ms.append(ms)
     one, every = Spread.of(one_ms[bench.warm_ups :]), Spread.of(all_ms[bench.warm_ups :])
     ratios = [
@@ -46,7 +46,7 @@ def eight_together(bench: Bench, floors: Floors) -> Iterator[Row]:
     yield Row(name, "x", Spread.of(ratios), target=LIMIT, notes=notes)
 
 
-def _last_first_token(
+def last_first_token(
     bench: Bench, engine: Engine, orders: Sequence[Sequence[PromptPart]], question: int
 ) -> tuple[float, int]:
     """Milliseconds from the first submit to the last request's first token, and steps so far."""

@@ -17,7 +17,9 @@ def random_engine(settings: ProcessSettings) -> Engine:
     """The same weights in every process on the same kind of device."""
     shape = settings.model_folder
     model = random_model(shape, usable_device(settings.config.device))
-    return Engine(model, f"random {shape}", settings.config)
+    engine = Engine(model, f"random {shape}", settings.config)
+    engine.capture_ahead(settings.config)
+    return engine
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import final
 
 import torch
 
-from hypic_sdk.bench.kernel_cases import Shapes
+from hypic_sdk.bench.kernel_shapes import Shapes
 from hypic_sdk.bench.replays import microseconds_of
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.config import MIB
@@ -25,7 +25,7 @@ from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.live_attention import reference as private_reference
 from hypic_sdk.kernels.live_attention.op import live_attention
 from hypic_sdk.kernels.live_attention.table import AttentionTable
-from hypic_sdk.kernels.place_kv.op import place_entries
+from hypic_sdk.kernels.place_entries.op import place_entries
 from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles, rotate
 from hypic_sdk.kernels.shared_attention.op import shared_attention
 from hypic_sdk.kernels.shared_attention.plan import SharedInterior, SharedRun, SharedTable, Turn

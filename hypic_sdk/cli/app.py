@@ -22,6 +22,8 @@ from hypic_sdk.cli.options import (
     DEFAULT_MIN_TOKENS,
     DEFAULT_PAIR,
     DEFAULT_SEAM,
+    DEFAULT_SEGMENT_TOKENS,
+    DEFAULT_SEGMENTS_PER_REQUEST,
     DEFAULT_SHADOW_TOKENS,
     SERVER_CAPTURE_AHEAD_S,
     BudgetOption,
@@ -39,6 +41,8 @@ from hypic_sdk.cli.options import (
     ScriptOption,
     SeamOption,
     SegmentsFileOption,
+    SegmentsPerRequestOption,
+    SegmentTokensOption,
     ShadowLimitOption,
     ShadowOption,
     ShadowTokensOption,
@@ -141,6 +145,8 @@ def serve(
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
     cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
     pair: PairOption = DEFAULT_PAIR,
+    segment_tokens: SegmentTokensOption = DEFAULT_SEGMENT_TOKENS,
+    segments_per_request: SegmentsPerRequestOption = DEFAULT_SEGMENTS_PER_REQUEST,
     shadow: ShadowOption = None,
     shadow_limit_kl: ShadowLimitOption = None,
     shadow_tokens: ShadowTokensOption = DEFAULT_SHADOW_TOKENS,
@@ -152,20 +158,12 @@ def serve(
 
     config = engine_config(mode, seam, min_segment_tokens, cache_mib, pair)
     config = with_shadow(config, shadow, shadow_limit_kl, shadow_tokens)
-    config = of_server(config, capture_ahead, overlap)
+    config = of_server(config, capture_ahead, overlap, segment_tokens, segments_per_request)
     run_serve(
-        Console(),
-        model=model,
-        model_name=model_name,
-        host=host,
-        port=port,
-        keys_file=keys,
-        segments_file=segments_file,
-        script_file=script,
-        num_workers=workers,
-        gate=gate_settings(gate, worker_key),
-        config=config,
-    )
+        Console(), model=model, model_name=model_name, host=host, port=port, keys_file=keys,
+        segments_file=segments_file, script_file=script, num_workers=workers,
+        gate=gate_settings(gate, worker_key), config=config,
+    )  # fmt: skip
 
 
 @app.command()

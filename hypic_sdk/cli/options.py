@@ -104,6 +104,24 @@ ShadowTokensOption = Annotated[
     int, typer.Option("--shadow-tokens", help="With --shadow: of prompt and reply, at most.")
 ]
 
+SegmentTokensOption = Annotated[
+    int,
+    typer.Option(
+        "--segment-tokens",
+        help="Of a usual segment: how the cache is split into states and keys.",
+        min=1,
+    ),
+]
+
+SegmentsPerRequestOption = Annotated[
+    int,
+    typer.Option(
+        "--segments-per-request",
+        help="Of a usual request, whose keys it has once more: how the cache is split.",
+        min=1,
+    ),
+]
+
 CaptureAheadOption = Annotated[
     float,
     typer.Option(
@@ -129,6 +147,8 @@ DEFAULT_SEAM = str(SeamRule())
 DEFAULT_MIN_TOKENS = ReuseConfig().min_segment_tokens
 DEFAULT_BUDGET_MIB = StoreConfig().budget_bytes // MIB
 DEFAULT_PAIR = StoreConfig().pair
+DEFAULT_SEGMENT_TOKENS = StoreConfig().expected_segment_tokens
+DEFAULT_SEGMENTS_PER_REQUEST = StoreConfig().segments_per_request
 # of a server, which is started once and long before its first request; a library's user would wait
 SERVER_CAPTURE_AHEAD_S = 60.0
 DEFAULT_SHADOW_TOKENS = ShadowConfig().max_tokens
@@ -150,14 +170,26 @@ def engine_config(
     return replace(base, reuse=reuse, store=store)
 
 
-def of_server(config: EngineConfig, capture_ahead_s: float, overlap: bool | None) -> EngineConfig:
+def of_server(
+    config: EngineConfig,
+    capture_ahead_s: float,
+    overlap: bool | None,
+    segment_tokens: int,
+    segments_per_request: int,
+) -> EngineConfig:
     """The same for a server.
 
     Args:
         overlap: none: as without a word on it.
+        segment_tokens, segments_per_request: as `StoreConfig` has them.
     """
     overlaps = config.overlap if overlap is None else overlap
-    return replace(config, capture_ahead_s=capture_ahead_s, overlap=overlaps)
+    store = replace(
+        config.store,
+        expected_segment_tokens=segment_tokens,
+        segments_per_request=segments_per_request,
+    )
+    return replace(config, capture_ahead_s=capture_ahead_s, overlap=overlaps, store=store)
 
 
 def with_shadow(

@@ -13,12 +13,13 @@ from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.gap_placement import GapPlacement
 from hypic_sdk.engine.run_table import RunTable
 from hypic_sdk.families.recurrence import Recurrence
+from hypic_sdk.kernels.attention_inputs.op import attention_inputs
 from hypic_sdk.kernels.attention_run import AttentionRun
+from hypic_sdk.kernels.head_norms import HeadNorms
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.live_attention.op import live_attention
 from hypic_sdk.kernels.live_scan.op import live_scan
-from hypic_sdk.kernels.place_kv.op import place_entries, place_kv
-from hypic_sdk.kernels.rotate_rows.op import rotate_rows
+from hypic_sdk.kernels.place_entries.op import place_entries
 from hypic_sdk.kernels.segment_scan.op import segment_scan
 from hypic_sdk.kernels.short_conv.op import short_conv
 from hypic_sdk.store.slab import Slabs
@@ -202,6 +203,8 @@ class TableContext:
         """See ForwardContext."""
         table, slabs, work = self._table, self._memory.linear, self._memory.work
         inputs = recurrence.scan_inputs()
+        if table.cold_runs:  # whose scan takes no logits: then live rows need none either
+            inputs = inputs.written_out()
         out_LHV = live_scan(
             inputs,
             table.items if table.live is None else table.live.scan,
@@ -233,6 +236,7 @@ class TableContext:
         key_LGE: torch.Tensor,
         value_LGE: torch.Tensor,
         *,
+        norms: HeadNorms | None,
         rotary: RotarySpec | None,
         scale: float,
     ) -> torch.Tensor:
@@ -240,26 +244,28 @@ class TableContext:
         assert rotary == self._rotary, "angles were computed for another rotary embedding"
         table = self._table
         keys, values = self._memory.keys[layer], self._memory.values[layer]
-        interleaved = rotary is not None and rotary.interleaved
-        place_kv(
+        is_cold = bool(table.whole_runs or table.cold_attention)
+        turned_LGE = key_LGE.new_empty(key_LGE.shape) if is_cold else None
+        query_LQE = attention_inputs(
+            query_LQE,
             key_LGE,
             value_LGE,
             table.kv_slots,
             keys,
             values,
+            norms=norms,
             cos=self._cos,
             sin=self._sin,
-            interleaved=interleaved,
+            interleaved=rotary is not None and rotary.interleaved,
+            entry_slots_L=table.entry_slots,
+            turned_LGE=turned_LGE,
         )
-        query_LQE = self._turn(query_LQE, 0, query_LQE.shape[0])
         runs = table.attention_runs if table.live is None else table.live.attention
         out_LQE = live_attention(
             query_LQE, runs, keys, values, scale=scale, out_LQE=self._output(query_LQE)
         )
-        if table.entry_slots is not None:
-            # an interior's keys are kept as they are before rotation
-            place_kv(key_LGE, value_LGE, table.entry_slots, keys, values)
-        self._cold_attention(layer, query_LQE, key_LGE, value_LGE, out_LQE, scale=scale)
+        if turned_LGE is not None:
+            self._cold_attention(layer, query_LQE, turned_LGE, value_LGE, out_LQE, scale=scale)
         return out_LQE
 
     def _output(self, like: torch.Tensor) -> torch.Tensor:
@@ -272,20 +278,11 @@ class TableContext:
             out[table.num_rows :].zero_()
         return out
 
-    def _turn(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Rotate rows [start, stop) of the forward, given as `x`, by their positions."""
-        if self._rotary is None or self._cos is None or self._sin is None:
-            return x
-        cos, sin = self._cos, self._sin
-        if stop - start < cos.shape[0]:
-            cos, sin = cos[start:stop], sin[start:stop]
-        return rotate_rows(x, cos, sin, interleaved=self._rotary.interleaved)
-
     def _cold_attention(
         self,
         layer: int,
         query_LQE: torch.Tensor,
-        key_LGE: torch.Tensor,
+        turned_LGE: torch.Tensor,
         value_LGE: torch.Tensor,
         out_LQE: torch.Tensor,
         *,
@@ -294,14 +291,13 @@ class TableContext:
         """Whole segments over the rows of this forward; other chunks over memory of their own."""
         table = self._table
         if table.whole_runs:
-            turned = self._turn(key_LGE, 0, key_LGE.shape[0])
             live_attention(
-                query_LQE, table.whole_runs, turned, value_LGE, scale=scale, out_LQE=out_LQE
+                query_LQE, table.whole_runs, turned_LGE, value_LGE, scale=scale, out_LQE=out_LQE
             )
         for cold in table.cold_attention:
             start, stop, first = cold.row_start, cold.row_stop, cold.first_position
             keys, values = cold.memory.keys[layer], cold.memory.values[layer]
-            keys[first : first + stop - start] = self._turn(key_LGE[start:stop], start, stop)
+            keys[first : first + stop - start] = turned_LGE[start:stop]
             values[first : first + stop - start] = value_LGE[start:stop]
             live_attention(
                 query_LQE[start:stop],

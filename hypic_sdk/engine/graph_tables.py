@@ -47,10 +47,12 @@ ROWS = (
     *(16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 1792, 2048),  # of several requests that find their segments cached at once
 )
-# tasks of attention: for each sequence, of few rows a task; for the whole forward, of many
-_SMALL_TASKS = (8, 64)
+# tasks of attention: for each sequence, of few rows a task (16k of context are 256 for two key
+# heads); for the whole forward, of many.  What they find takes 2 KiB a query head of a task, at two
+# key heads of 256 channels: at most 832 MiB
+_SMALL_TASKS = (8, 64, 256)
 _LARGE_TASKS = (0, 128, 384, 1024, 2048, 3328)
-_MOST_TASKS = 3328  # what they find takes 256 KiB a task of many rows, at two heads of 256 channels
+_MOST_HEADS = 3328 * 128  # of all tasks of one size of block
 _SEQUENCE_MULTIPLE = 16
 _GAPS = 512  # of models that turn a gap's state
 _ITEMS = 1024  # of all sequences, besides LOAD, RUN and SAVE of each
@@ -163,7 +165,7 @@ def plan_tables(
         if shape.group
         else {}
     )
-    bucket = _bucket(builder.num_rows, walk, list(attention.values()))
+    bucket = _bucket(builder.num_rows, walk, attention)
     if bucket is None:
         return Eager.LONG_CONTEXT
     pieces = _pieces(builder, shape, walk)
@@ -200,21 +202,29 @@ def _pieces(builder: TableBuilder, shape: GraphShape, walk: WalkPlan) -> dict[st
     }
 
 
-def _bucket(num_rows: int, walk: WalkPlan, attention: list[AttentionPlan]) -> Bucket | None:
+def _bucket(num_rows: int, walk: WalkPlan, attention: dict[int, AttentionPlan]) -> Bucket | None:
     rows = next(size for size in ROWS if size >= num_rows)
     sequences = walk.num_sequences + -walk.num_sequences % _SEQUENCE_MULTIPLE
-    small = [sequences * n for n in _SMALL_TASKS]
-    # with one size of block its tasks are all there are
-    classes = [small, list(_LARGE_TASKS)] if len(attention) > 1 else [[*small, *_LARGE_TASKS[1:]]]
     tasks = []
-    for plan, wanted in zip(attention, classes[: len(attention)], strict=True):
-        fitting = [size for size in sorted(wanted) if len(plan.tasks) <= size <= _MOST_TASKS]
+    for block, plan in attention.items():
+        wanted = _task_counts(block, list(attention), sequences)
+        fitting = [count for count in wanted if count >= len(plan.tasks)]
         if not fitting:
             return None
-        tasks.append(fitting[0])
+        tasks.append(min(fitting))
     stepped = sequences if any(launch.stepped for launch in walk.launches) else 0
     tiles = next(size for size in _TILES if size >= len(walk.tiles))
     return Bucket(rows, sequences, tuple(tasks), stepped, tiles)
+
+
+def _task_counts(block: int, blocks: Sequence[int], sequences: int) -> list[int]:
+    """How many tasks of one size of block there may be, of all sizes that there are."""
+    few = [sequences * count for count in _SMALL_TASKS]
+    if block != blocks[0]:
+        counts = list(_LARGE_TASKS)
+    else:  # where there is no other block, its tasks are all there are
+        counts = [0, *few] if len(blocks) > 1 else [*few, *_LARGE_TASKS[1:]]
+    return [count for count in counts if count * block <= _MOST_HEADS]
 
 
 def _flat(numbers: Sequence[int] | Sequence[Sequence[int]] | Numbers) -> Numbers:

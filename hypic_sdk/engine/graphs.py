@@ -1,4 +1,4 @@
-"""Forwards without cold rows as CUDA graphs: captured once a bucket, then replayed."""
+"""Forwards without cold rows as CUDA graphs: captured where it pays, then replayed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Protocol, final
 
 import torch
 
+from hypic_sdk.engine.capture_rule import CaptureRule
 from hypic_sdk.engine.graph_tables import (
     Bucket,
     Eager,
@@ -26,7 +27,6 @@ from hypic_sdk.engine.run_table import TableBuilder
 logger = logging.getLogger(__name__)
 
 MAX_GRAPHS = 48  # more shapes than these run eagerly
-WORTH_FROM = 2  # times that a shape is asked for: what comes once is not worth a capture
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,19 +118,22 @@ class GraphRunner:
         shape: GraphShape,
         device: torch.device,
         capture: Capture,
+        rule: CaptureRule,
     ) -> None:
         """
         Args:
             forward: over tables; it reads and writes no other memory that might move.
+            rule: says when a bucket is captured.
         """
         self._forward = forward
         self._shape = shape
         self._capture = capture
+        self._rule = rule
         self._origin = torch.zeros(1, dtype=torch.int64, device=device)
         self._graphs: dict[Bucket, _Graph] = {}
-        self._asked: Counter[Bucket] = Counter()
         self._fields: dict[Bucket, dict[str, Field]] = {}
         self._is_broken = False
+        self._is_rented = False  # the batch of the last look runs eagerly for want of a capture
         self.counts = GraphCounts()
 
     def prepare(self, builder: TableBuilder, drawn_R: torch.Tensor) -> Forward | None:
@@ -143,9 +146,11 @@ class GraphRunner:
         """
         tables = self._tables(builder)
         graph = tables if isinstance(tables, Eager) else self._graph(tables.bucket)
+        self._is_rented = graph is Eager.NEW_SHAPE
         if isinstance(graph, Eager):
             self.counts.eager[graph] += 1
             logger.debug("eager forward rows=%d reason=%s", builder.num_rows, graph.value)
+            self._rule.begin()
             return None
         assert not isinstance(tables, Eager), "there is no graph without tables"
         graph.tables.fill(tables.pieces)
@@ -153,6 +158,11 @@ class GraphRunner:
             graph.tables.feed(drawn_R)
         self.counts.num_replayed += 1
         return graph.replay
+
+    def ran_eagerly(self) -> None:
+        """The batch that had to run eagerly has been launched, nothing else since `prepare`."""
+        if self._is_rented:
+            self._rule.ran_eagerly()
 
     def capture_ahead(self, likely: Iterable[TableBuilder], limit_s: float) -> None:
         """Capture graphs that such batches need, before anybody asks for them.
@@ -184,15 +194,12 @@ class GraphRunner:
         """The bucket's graph, or why there is none."""
         if bucket in self._graphs:
             return self._graphs[bucket]
-        self._asked[bucket] += 1
-        if self._asked[bucket] < WORTH_FROM:
-            return Eager.NEW_SHAPE
         if len(self._graphs) >= MAX_GRAPHS:
             return Eager.MANY_SHAPES
-        return self._captured(bucket)
+        return self._captured(bucket) if self._rule.is_worth(bucket) else Eager.NEW_SHAPE
 
     def _captured(self, bucket: Bucket) -> _Graph | Eager:
-        start_s = time.monotonic()
+        self._rule.begin()
         tables = FixedTables(bucket, self._shape, self._origin)
         try:
             replay = self._capture(lambda: self._forward(tables))
@@ -203,7 +210,7 @@ class GraphRunner:
             self._is_broken = True
             self.counts.num_failed += 1
             return Eager.FAILED_CAPTURE
-        took_s = time.monotonic() - start_s
+        took_s = self._rule.captured()
         self.counts.num_captured += 1
         self.counts.capture_s += took_s
         logger.info("captured bucket=%s took_s=%.2f", bucket, took_s)

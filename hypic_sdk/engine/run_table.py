@@ -7,20 +7,17 @@ contiguous and in order; the batch ends with padding rows (token 0, position 0) 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import final
 
 import numpy as np
 import torch
 
 from hypic_sdk.engine.cold_memory import ColdMemory
-from hypic_sdk.engine.gap_placement import (
-    GapPlacement,
-    GapSpan,
-    placement_of,
-    ranges_of_gaps,
-)
+from hypic_sdk.engine.gap_placement import GapPlacement, GapSpan, placement_of, ranges_of_gaps
 from hypic_sdk.engine.packed import NOT_FED, feed, padded, upload_packed
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.engine.staging import Numbers
@@ -36,28 +33,32 @@ from hypic_sdk.store.slot_ranges import ranges_of
 # rows of a batch are padded to a multiple of this, so that a row's bits do not depend on how many
 # rows stand beside it (design 3.9)
 ROW_MULTIPLE = 16
+_COUNTED_RANGES = 4  # of a table's slots, a launch each; a prompt behind a chain has two
 
 
 @final
 class KvTable:
-    """KV slots of one sequence by position: on host and device, and as a range if they are one.
+    """KV slots of one sequence by position: on host and device, and as ranges.
 
     Nothing here is read back from the device, and nobody waits for it.
     """
 
-    __slots__ = ("contiguous_start", "host_slots", "slots")
+    __slots__ = ("_starts", "contiguous_start", "host_slots", "slots")
 
     def __init__(self, host_slots: torch.Tensor, device: torch.device) -> None:
         self.host_slots = host_slots  # [positions] int64
-        ranges = ranges_of(host_slots)
-        first = ranges[0].start if ranges else 0
-        self.contiguous_start: int | None = first if len(ranges) <= 1 else None
-        # [positions] int64; a range is counted there instead of brought there
-        if self.contiguous_start is None:
-            self.slots = upload(host_slots, device)
-        else:
-            start = self.contiguous_start
-            self.slots = torch.arange(start, start + len(host_slots), device=device)
+        ranges = ranges_of(host_slots) or (range(0),)
+        self.contiguous_start = ranges[0].start if len(ranges) == 1 else None
+        self._starts = [0, *accumulate(map(len, ranges))]  # by position, and their end
+        if len(ranges) > _COUNTED_RANGES:
+            self.slots = upload(host_slots, device)  # [positions] int64
+        else:  # counted there instead of brought there
+            spans = [torch.arange(span.start, span.stop, device=device) for span in ranges]
+            self.slots = torch.cat(spans) if len(spans) > 1 else spans[0]
+
+    def is_range(self, start: int, stop: int) -> bool:
+        """Whether the slots of positions [start, stop), one at least, rise by one."""
+        return bisect_right(self._starts, start) == bisect_left(self._starts, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ class TableBuilder:
             **({"fed": _numbers(fed)} if fed else {}),
             "ids": _numbers(self._ids),
             "positions": _numbers(self._positions),
-            "kv_slots": _joined(self._kv_slots),
+            "kv_slots": np.concatenate([_numbers([]), *self._kv_slots]),
             "logits_rows": _numbers(self._logits_rows),
         }
 
@@ -375,19 +376,15 @@ class TableBuilder:
         spans = []
         for step, kv in self._gaps:
             gap, entry = step.gap, step.entry
-            targets = kv.host_slots[gap.start : gap.stop]
             first = gap.start if self._rotate_gaps else gap.entry_seam.head_tokens
-            is_range = kv.contiguous_start is not None and len(entry.slot_ranges) == 1
-            spans.append(GapSpan(entry.kv_slots, targets, first, is_range))
+            is_range = len(entry.slot_ranges) == 1 and kv.is_range(gap.start, gap.stop)
+            own = kv.host_slots[gap.start : gap.stop]
+            spans.append(GapSpan(entry.kv_slots, own, first, is_range))
         return ranges_of_gaps(spans)
 
 
 def _numbers(numbers: Sequence[int]) -> Numbers:
     return np.array(numbers, dtype=np.int64)
-
-
-def _joined(pieces: Sequence[Numbers]) -> Numbers:
-    return np.concatenate(pieces) if pieces else _numbers([])
 
 
 def _gap_item(step: SpliceGap) -> Item:

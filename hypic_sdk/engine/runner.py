@@ -10,6 +10,7 @@ from typing import final
 import torch
 
 from hypic_sdk.engine.batch import Batch, FiniteFlags
+from hypic_sdk.engine.capture_rule import CaptureRule
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.context import ForwardMemory, TableContext, place_gaps
 from hypic_sdk.engine.graph_tables import FixedTables, GraphShape
@@ -51,8 +52,12 @@ class Runner:
         # told of the logits of each reply that a forward gave some, before anything is done to them
         self.on_logits: Callable[[Sequence[Reply], torch.Tensor], None] | None = None
 
-    def use_graphs(self, capture: Capture) -> None:
-        """Run forwards without cold rows over fixed buffers, as this captures them."""
+    def use_graphs(self, capture: Capture, rule: CaptureRule | None = None) -> None:
+        """Run forwards without cold rows over fixed buffers, as this captures them.
+
+        Args:
+            rule: says when; none: that of the settings.
+        """
         settings, slabs = self._settings, self._memory.slabs
         shape = GraphShape.of(
             self._model.spec,
@@ -60,7 +65,8 @@ class Runner:
             len(slabs.conv_tails),
             rotates=settings.reuse.mode.rotate,
         )
-        self._graphs = GraphRunner(self._over, shape, settings.device, capture)
+        rule = rule or CaptureRule(settings.capture_asks)
+        self._graphs = GraphRunner(self._over, shape, settings.device, capture, rule)
 
     @torch.inference_mode()
     def capture_ahead(self, likely: Likely, limit_s: float) -> None:
@@ -93,6 +99,8 @@ class Runner:
             context = self._context(table, row_independent=row_independent)
             rows = self._forward(context, has_logits=bool(batch.sampling))
             cold_finite = context.cold_finite
+            if self._graphs is not None:
+                self._graphs.ran_eagerly()
         hidden_LD = rows.hidden_LD
         drawn = self._draw(batch, self._logits(batch, rows.logits_RV[: builder.num_logits_rows]))
         told = tuple(self._prompt_logprobs(batch, hidden_LD, row_independent=row_independent))

@@ -36,6 +36,7 @@ class EngineSettings:
     pair: str  # how pairs are kept, one of `config.PAIRS`
     determinism: Determinism
     graphs: bool  # whether forwards without cold rows are captured
+    capture_asks: int | None  # at which ask for its sizes; none: once it pays
     overlap: bool  # whether a step of decode rows is launched before the one before it is read
     max_context_tokens: int
     step_tokens: int
@@ -87,6 +88,7 @@ def resolve_settings(
         pair=config.store.pair,
         determinism=determinism,
         graphs=config.graphs == "auto" and on_gpu and can_capture(model),
+        capture_asks=config.capture_asks,
         overlap=on_gpu if config.overlap == "auto" else bool(config.overlap),
         max_context_tokens=_max_context(spec, config),
         step_tokens=config.scheduler.step_tokens or _step_tokens(device),
@@ -96,13 +98,7 @@ def resolve_settings(
         eos_token_ids=frozenset(spec.eos_token_ids),
         compute_fingerprint=compute,
         namespace=json.dumps(
-            [
-                fingerprint,
-                str(model_dtype),
-                str(state_dtype),
-                config.reuse.mode.name,
-                compute,
-            ]
+            [fingerprint, str(model_dtype), str(state_dtype), config.reuse.mode.name, compute]
         ),
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from hypic_sdk.families.recurrence import LinearFamily, Recurrence
-from hypic_sdk.kernels.delta_gates.op import delta_gates
+from hypic_sdk.kernels.delta_gates.op import GateLogits
 
 
 def gated_delta_rule(
@@ -22,7 +24,8 @@ def gated_delta_rule(
 ) -> Recurrence:
     """S <- (I - b k k^T) exp(g) S + b k v^T with unit keys.
 
-    b = strength_max * sigmoid(logit);  g = -exp(A_log) * softplus(logit + bias).
+    b = strength_max * sigmoid(logit);  g = -exp(A_log) * softplus(logit + bias), which are left to
+    who reads them: the scan of live rows makes them on its way.
 
     Args:
         query, key: [L, Hk, K] before normalisation.
@@ -31,17 +34,19 @@ def gated_delta_rule(
         strength_max: 2 where negative eigenvalues are allowed (OLMo-Hybrid).
         scale: of the query; K^-0.5 if none is given.
     """
-    wide = torch.promote_types(value.dtype, torch.float32)
-    log_decay, erase = delta_gates(strength_logits, decay_logits, A_log, decay_bias, wide)
-    return Recurrence(
+    made = Recurrence(
         query,
         key,
         value,
-        log_decay=log_decay,
-        erase=erase if strength_max == 1.0 else strength_max * erase,
         scale=key.shape[-1] ** -0.5 if scale is None else scale,
         unit_keys=True,
+        gate_logits=GateLogits(strength_logits, decay_logits, A_log, decay_bias),
     )
+    if strength_max == 1.0:
+        return made
+    made = made.written_out()
+    assert made.erase is not None, "logits are written out"
+    return replace(made, erase=strength_max * made.erase)
 
 
 def sample(rng: torch.Generator, L: int, H: int, K: int, V: int, dtype: torch.dtype) -> Recurrence:
@@ -51,7 +56,8 @@ def sample(rng: torch.Generator, L: int, H: int, K: int, V: int, dtype: torch.dt
     value = torch.randn(L, H, V, generator=rng, dtype=dtype)
     strength, decay = (torch.randn(L, H, generator=rng, dtype=dtype) for _ in range(2))
     A_log, bias = (torch.randn(H, generator=rng, dtype=dtype) for _ in range(2))
-    return gated_delta_rule(query, key, value, strength, decay, A_log, bias - 3.0)
+    made = gated_delta_rule(query, key, value, strength, decay, A_log, bias - 3.0)
+    return made.written_out()
 
 
 FAMILY = LinearFamily(name="gated_delta_rule", sample=sample)

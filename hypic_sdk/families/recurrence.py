@@ -11,13 +11,14 @@ so a token's transition is D, or (I - b k k^T) D with erase.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from hypic_sdk.algebra.rotary import RotarySpec
 from hypic_sdk.algebra.segment_state import SegmentState, scan_segment_state
 from hypic_sdk.algebra.transition import Transition
+from hypic_sdk.kernels.delta_gates.op import GateLogits
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 
 
@@ -25,8 +26,8 @@ from hypic_sdk.kernels.scan_inputs import ScanInputs
 class Recurrence:
     """Inputs of one linear-attention layer for L packed tokens.
 
-    The kind of transition follows from what is present: dense with `erase`; else diagonal with
-    `log_decay` [L, H, K] or with `rates`; else scalar.
+    The kind of transition follows from what is present: dense with `erase` or `gate_logits`; else
+    diagonal with `log_decay` [L, H, K] or with `rates`; else scalar.
     """
 
     query: torch.Tensor  # [L, Hk, K]
@@ -43,6 +44,8 @@ class Recurrence:
     rates: torch.Tensor | None = None  # [H, K], negative
     # set when query and key were already rotated by their positions: a gap's state must be turned
     key_rotation: RotarySpec | None = None
+    # from which `log_decay` and `erase` are still to be made (the gated delta rule)
+    gate_logits: GateLogits | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -62,7 +65,15 @@ class Recurrence:
             self.constant_log_decay,
             self.steps,
             self.rates,
+            self.gate_logits,
         )
+
+    def written_out(self) -> Recurrence:
+        """The same with `log_decay` and `erase` instead of logits."""
+        if self.gate_logits is None:
+            return self
+        inputs = self.scan_inputs().written_out()
+        return replace(self, log_decay=inputs.log_decay, erase=inputs.erase, gate_logits=None)
 
     def split(self, cut: int) -> tuple[Recurrence, Recurrence]:
         """The first `cut` tokens and the rest; either may be empty.
@@ -86,11 +97,12 @@ class Recurrence:
             inputs.steps,
             self.rates,
             self.key_rotation,
+            inputs.gate_logits,
         )
 
     def segment_state(self) -> SegmentState[Transition]:
         """The pair (transition, end state from zero) of all tokens, by the definition."""
-        return scan_segment_state(self.scan_inputs())
+        return scan_segment_state(self.scan_inputs().written_out())
 
 
 @dataclass(frozen=True, slots=True)

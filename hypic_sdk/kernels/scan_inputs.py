@@ -8,10 +8,11 @@ Per state head, with S in R^{K x V}:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from hypic_sdk.kernels.delta_gates.op import GateLogits
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 
 UNIT_EPS = 1e-6  # inside the root of the L2 norm of queries and keys
@@ -24,9 +25,10 @@ MIN_LOG_DECAY = -1000.0
 class ScanInputs:
     """Inputs of one linear-attention layer for L packed tokens (fields as in `Recurrence`).
 
-    At most one of `log_decay`, `constant_log_decay` and `rates` (with `steps`) is set.  The
-    transition is dense with `erase`; else diagonal with `log_decay` [L, H, K] or with `rates`; else
-    scalar.
+    At most one of `log_decay`, `constant_log_decay`, `rates` (with `steps`) and `gate_logits` is
+    set, the last without `erase` too: `live_scan` takes logits as they are, all others take what
+    `written_out` makes of them.  The transition is dense with `erase` or `gate_logits`; else
+    diagonal with `log_decay` [L, H, K] or with `rates`; else scalar.
     """
 
     query: torch.Tensor  # [L, Hk, K]
@@ -39,6 +41,7 @@ class ScanInputs:
     constant_log_decay: torch.Tensor | None = None  # [H]
     steps: torch.Tensor | None = None  # [L, H]
     rates: torch.Tensor | None = None  # [H, K]
+    gate_logits: GateLogits | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -58,7 +61,7 @@ class ScanInputs:
     @property
     def is_dense(self) -> bool:
         """Whether a token's transition mixes key rows."""
-        return self.erase is not None
+        return self.erase is not None or self.gate_logits is not None
 
     @property
     def suits_fp16(self) -> bool:
@@ -77,11 +80,19 @@ class ScanInputs:
         """What states are computed in: fp64 for fp64 values, else fp32."""
         return torch.float64 if self.value.dtype == torch.float64 else torch.float32
 
+    def written_out(self) -> ScanInputs:
+        """The same with `log_decay` and `erase` instead of logits, in the work dtype."""
+        if self.gate_logits is None:
+            return self
+        log_decay, erase = self.gate_logits.gates(self.work_dtype)
+        return replace(self, log_decay=log_decay, erase=erase, gate_logits=None)
+
     def rows(self, start: int, stop: int) -> ScanInputs:
         """The same for tokens [start, stop): views, nothing is copied."""
         if start == 0 and stop == self.value.shape[0]:
             return self
         log_decay, erase, steps = self.log_decay, self.erase, self.steps
+        logits = self.gate_logits
         return ScanInputs(
             self.query[start:stop],
             self.key[start:stop],
@@ -93,6 +104,7 @@ class ScanInputs:
             self.constant_log_decay,
             None if steps is None else steps[start:stop],
             self.rates,
+            None if logits is None else logits.rows(start, stop),
         )
 
     def check(self) -> None:
@@ -107,10 +119,20 @@ class ScanInputs:
             raise ValueError(f"{shape[1]} state heads are no multiple of {key_shape[1]}")
         if (self.steps is None) != (self.rates is None):
             raise ValueError("steps and rates come together")
-        has_log_decay, is_constant = self.log_decay is not None, self.constant_log_decay is not None
-        if has_log_decay + is_constant + (self.rates is not None) > 1:
+        forms = (self.log_decay, self.constant_log_decay, self.rates, self.gate_logits)
+        if sum(form is not None for form in forms) > 1:
             raise ValueError("one form of decay at most")
-        fields = (("log_decay", self.log_decay), ("erase", self.erase), ("steps", self.steps))
+        logits = self.gate_logits
+        if logits is not None:
+            logits.check()
+            if self.erase is not None:
+                raise ValueError("a strength is given or follows from logits, not both")
+        fields = (
+            ("log_decay", self.log_decay),
+            ("erase", self.erase),
+            ("steps", self.steps),
+            ("logits", None if logits is None else logits.strength_LH),
+        )
         for name, field in fields:
             if field is not None and field.shape[:2] != shape[:2]:
                 raise ValueError(f"{name} {tuple(field.shape)} does not fit value {tuple(shape)}")
@@ -158,6 +180,7 @@ def to_unit(x: torch.Tensor) -> torch.Tensor:
 
 def token_log_decay(inputs: ScanInputs) -> torch.Tensor | None:
     """The log-decay of each token: [L, H], [L, H, K], [H] if it is constant, none without decay."""
+    assert inputs.gate_logits is None, "logits are written out first"
     if inputs.rates is not None:
         assert inputs.steps is not None, "steps and rates come together"
         return inputs.steps[:, :, None] * inputs.rates

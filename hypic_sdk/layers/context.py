@@ -8,6 +8,7 @@ import torch
 
 from hypic_sdk.algebra.rotary import RotarySpec
 from hypic_sdk.families.recurrence import Recurrence
+from hypic_sdk.kernels.head_norms import HeadNorms
 
 
 class ForwardContext(Protocol):
@@ -51,7 +52,10 @@ class ForwardContext(Protocol):
         ...
 
     def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
-        """Outputs [L, H, V] of linear layer `layer`, in the dtype of `recurrence.value`."""
+        """Outputs [L, H, V] of linear layer `layer`, in the dtype of `recurrence.value`.
+
+        Who reads `log_decay` or `erase` of a recurrence takes it `written_out`.
+        """
         ...
 
     def full_attention(
@@ -61,11 +65,12 @@ class ForwardContext(Protocol):
         key_LGE: torch.Tensor,
         value_LGE: torch.Tensor,
         *,
+        norms: HeadNorms | None,
         rotary: RotarySpec | None,
         scale: float,
     ) -> torch.Tensor:
         """Outputs [L, Q, E] of attention layer `layer` (0-based among attention layers).
 
-        Query and key come after their norms and BEFORE rotation; the context rotates both.
+        Query and key come as they were projected; the context applies their norms, then rotates.
         """
         ...

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hypic_sdk.algebra.rotary import RotarySpec
+from hypic_sdk.kernels.head_norms import HeadNorms
 from hypic_sdk.kernels.mlp.op import gate_heads
 from hypic_sdk.layers.context import ForwardContext
 from hypic_sdk.layers.linear import Linear
@@ -62,19 +63,24 @@ class FullAttention(nn.Module):
     def forward(self, hidden_LD: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[L, D] -> [L, D]."""
         query_LQE, gate_LQE, key_LGE, value_LGE = self._project(hidden_LD, context)
-        if self.query_norm is not None and self.key_norm is not None:
-            query_LQE, key_LGE = self.query_norm.forward(query_LQE), self.key_norm.forward(key_LGE)
         out_LQE = context.full_attention(
             self.layer,
             query_LQE,
             key_LGE,
             value_LGE,
+            norms=self._norms(),
             rotary=self.layout.rotary,
             scale=self.layout.head_size**-0.5,
         )
         if gate_LQE is not None:
             out_LQE = gate_heads(out_LQE, gate_LQE)
         return self.output.forward(out_LQE.flatten(1), row_independent=context.row_independent)
+
+    def _norms(self) -> HeadNorms | None:
+        if self.query_norm is None or self.key_norm is None:
+            return None
+        weights = self.query_norm.weight, self.key_norm.weight
+        return HeadNorms(*weights, eps=self.key_norm.eps, zero_centred=self.key_norm.zero_centred)
 
     def _project(
         self, hidden_LD: torch.Tensor, context: ForwardContext

@@ -26,9 +26,6 @@ from hypic_sdk.models.base import ModelSpec, TransitionKind
 NO_SLOT = -1
 """The transition slot of an entry whose transition follows from its length (as in the ops)."""
 
-SEGMENTS_PER_REQUEST = 4
-"""Segments that the split expects in a prompt: their KV is placed once more for the request."""
-
 ROWS_PER_REQUEST = 2
 """State rows that the split expects for one request: its running state and one chain entry."""
 
@@ -174,18 +171,18 @@ class StoreLayout:
         return state + self.transition_row_bytes + interior_tokens * self.kv_slot_bytes
 
     def split(self, config: StoreConfig) -> SlabSizes:
-        """Split a budget at start by `expected_segment_tokens`.
+        """Split a budget at start by `expected_segment_tokens` and `segments_per_request`.
 
-        The budget is cut into equal shares, one for `SEGMENTS_PER_REQUEST` segments of the expected
-        length (state row, transition row, KV of the interior each) and one request over them: its
-        `ROWS_PER_REQUEST` state rows, and KV for the same tokens once more, because a request (and
-        the chain entries it leaves) has its keys rotated to its own positions.  Rows are rounded
-        down, and all that remains goes to KV slots (to state rows where there are none).
+        The budget is cut into equal shares, one for as many segments of the expected length as a
+        request has (state row, transition row, KV of the interior each) and one request over them:
+        its `ROWS_PER_REQUEST` state rows, and KV for the same tokens once more, because a request
+        (and the chain entries it leaves) has its keys rotated to its own positions.  Rows are
+        rounded down, and all that remains goes to KV slots (to state rows where there are none).
 
         Raises:
             ConfigError: the budget can not hold one segment and one request over it.
         """
-        expected = config.expected_segment_tokens
+        expected, per_request = config.expected_segment_tokens, config.segments_per_request
         state, kv = self.state_row_bytes, self.kv_slot_bytes
         least = self.segment_bytes(expected) + state + expected * kv
         if config.budget_bytes < least:
@@ -196,12 +193,11 @@ class StoreLayout:
                 least_bytes=least,
             )
         share = (
-            SEGMENTS_PER_REQUEST * (self.segment_bytes(expected) + expected * kv)
-            + ROWS_PER_REQUEST * state
+            per_request * (self.segment_bytes(expected) + expected * kv) + ROWS_PER_REQUEST * state
         )
         if share == 0:
             raise ConfigError("the model caches nothing: no linear and no attention layer")
-        segments = max(1, SEGMENTS_PER_REQUEST * config.budget_bytes // share)
+        segments = max(1, per_request * config.budget_bytes // share)
         request_rows = max(1, ROWS_PER_REQUEST * config.budget_bytes // share)
         return self.sizes(
             num_state_rows=request_rows + (segments if self.keeps_states else 0),

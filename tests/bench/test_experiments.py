@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hypic_sdk.bench import experiments, replays, shared_keys
 from hypic_sdk.bench.experiments import Verdict, run_experiments
-from hypic_sdk.bench.kernel_cases import TINY
+from hypic_sdk.bench.kernel_shapes import TINY
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving_report import Row
 from hypic_sdk.bench.shared_keys import SCENES, TINY_SCENES, Slabs, checks

@@ -77,8 +77,13 @@ def results(tmp_path: Path) -> Path:
             "arms": [
                 {
                     "mode": "ours", "best": None, "saturated_per_s": 4.0,
+                    "saturated_hit_share": 0.61, "cut_off": "",
                     "replays": [{"rate": 2.0, "p50_s": 0.5}, {"rate": 4.0, "p50_s": None}],
-                }
+                },
+                {
+                    "mode": "late", "best": None, "saturated_per_s": 0.0,
+                    "saturated_hit_share": 0.0, "cut_off": "start", "replays": [],
+                },
             ],
         },
         "experiments": {
@@ -122,7 +127,9 @@ def test_one_command_draws_and_fills(results, tmp_path):
         assert "Failed: f (no memory)." in text
         assert "Not measured: g (no library)." in text
         assert "- it: 1.20, at most 1.1: given up" in text
-        assert "none held" in text
+        assert "| ours | none held | - | - | - | 4 | 61% |" in text
+        assert "| late | - | - | - | - | - | - |" in text
+        assert "Out of time: late (start)." in text
         assert "commit abc" in text
     names = {path.name for path in (tmp_path / FIGURES).glob("*.svg")}
     assert names == {"ttft_length.svg", "ttft_count.svg", "ttft_rate.svg"}

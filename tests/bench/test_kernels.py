@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 
 from hypic_sdk.bench import kernels
-from hypic_sdk.bench.kernel_cases import LARGE, SMALL, TINY, kernel_cases
+from hypic_sdk.bench.kernel_cases import kernel_cases
+from hypic_sdk.bench.kernel_shapes import LARGE, SMALL, TINY
 from hypic_sdk.bench.kernels import run_kernel_bench, self_test, time_case
 from hypic_sdk.kernels.norm import op as norm
 

@@ -21,10 +21,11 @@ from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_layer import cold_runs, first_recurrence, state_errors
 from hypic_sdk.bench.serving_model import TINY_SIZES, Bench, random_model
 from hypic_sdk.bench.serving_peer import LENGTHS, over_peer, own_prefill, peer_prefill
-from hypic_sdk.bench.serving_profile import PROFILED
+from hypic_sdk.bench.serving_profile import FEW, MANY, PROFILED, further_segment
 from hypic_sdk.bench.serving_report import Absent, Row, line_of
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.cli.app import app
+from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import WorkerError
 
 CPU = torch.device("cpu")
@@ -84,12 +85,85 @@ def test_every_row_gives_a_number_and_is_written(tmp_path):
     assert all(row["is_met"] for row in errors if row["target"])
     (int8,) = (row for row in errors if not row["target"])
     assert 1e-4 < int8["found"]["median"] < 2e-2, "an 8-bit pair: docs/experiments.md"
-    for name in PROFILED:
+    told = done.output.replace("\n", " ")
+    for name in (name for requests in PROFILED.values() for name in requests):
         profile = json.loads((tmp_path / f"profile-{name}.json").read_text())
         assert profile["kernels"][0]["ms"] >= profile["kernels"][-1]["ms"] > 0
+        assert profile["wall_ms"] >= profile["kernel_ms"] > 0, "one thread, one op at a time"
+        assert profile["launches"] >= sum(one["calls"] for one in profile["kernels"])
         assert (tmp_path / f"profile-{name}-host.txt").stat().st_size > 0
+        assert f"profile of {name}: " in told
+    few, many, further = (
+        json.loads((tmp_path / f"profile-{name}.json").read_text())
+        for name in (f"hits_{FEW}x1k", f"hits_{MANY}x1k", "further_segment")
+    )
+    for key in ("wall_ms", "kernel_ms", "launches"):
+        assert further[key] == pytest.approx((many[key] - few[key]) / (MANY - FEW))
+    assert further["launches"] > 0, "run by run, on a CPU"
+    assert "each further segment of these: " in told
     for name in rows:
-        assert name in done.output.replace("\n", " ")
+        assert name in told
+
+
+def test_every_profile_belongs_to_a_row_that_is_measured_before_it():
+    assert set(PROFILED) <= {serving.name_of(row) for row in serving.ROWS}
+    names = [name for requests in PROFILED.values() for name in requests]
+    assert len(names) == len(set(names)), "each has a file of its own"
+
+
+def test_what_a_further_segment_adds_is_told_kernel_by_kernel():
+    """One that grows, one that shrinks, one of each request alone."""
+
+    def report(wall_ms: float, **kernels: tuple[float, int]) -> dict:
+        rows = [{"name": name, "ms": ms, "calls": n} for name, (ms, n) in kernels.items()]
+        whole = {"kernel_ms": sum(row["ms"] for row in rows), "launches": len(rows)}
+        return {"row": "a request", "wall_ms": wall_ms, **whole, "kernels": rows}
+
+    few = report(10.0, attention=(2.0, 10), walk=(1.0, 30), small_tiles=(3.0, 4))
+    many = report(18.0, attention=(4.0, 10), walk=(0.5, 30), large_tiles=(5.0, 8))
+    found = further_segment(few, many, 4)
+    assert found["wall_ms"] == 2.0
+    assert found["kernel_ms"] == pytest.approx((9.5 - 6.0) / 4)
+    assert [(row["name"], row["ms"], row["calls"]) for row in found["kernels"]] == [
+        ("large_tiles", 1.25, 2.0),
+        ("attention", 0.5, 0.0),
+        ("walk", -0.125, 0.0),
+        ("small_tiles", -0.75, -1.0),
+    ]
+    assert sum(row["ms"] for row in found["kernels"]) == pytest.approx(found["kernel_ms"])
+
+
+def test_profiled_requests_find_everything_cached(bench, monkeypatch):
+    """As the rows before them left it; eight together are eight, each in its own order."""
+    asked, honest = [], Bench.request
+
+    def watched(self, prompt, **fields):
+        asked.append([len(part.token_ids) for part in prompt.parts[1:-1]])
+        return honest(self, prompt, **fields)
+
+    reports, advance = [], Engine.step
+
+    def stepped(self):
+        events = advance(self)
+        reports.extend(event.report for event in events if getattr(event, "report", None))
+        return events
+
+    segments = {f"hits_{FEW}x1k": FEW, f"hits_{MANY}x1k": MANY, "eight_together": 4}
+    calls = {}
+    for how_many, length in ((MANY, 1024), (4, 4096)):
+        bench.warm(bench.engine(), bench.segments(10, how_many, TINY_SIZES.tokens(length)))
+    for requests in PROFILED.values():
+        calls |= {name: prepare(bench) for name, prepare in requests.items() if name in segments}
+    monkeypatch.setattr(Bench, "request", watched)
+    monkeypatch.setattr(Engine, "step", stepped)
+    for name, call in calls.items():
+        asked.clear()
+        reports.clear()
+        call()
+        count = 8 if name == "eight_together" else 1
+        assert [len(lengths) for lengths in asked] == [segments[name]] * count
+        assert len(reports) == count
+        assert not any(report.cold_tokens for report in reports)
 
 
 def test_a_row_that_fails_is_named_and_the_others_are_there(tmp_path, monkeypatch):
@@ -208,13 +282,13 @@ def test_own_prefill_runs_prompts_of_the_length_that_it_names(bench, monkeypatch
 
 def test_eight_requests_together_are_eight_answers_over_cached_documents(bench, monkeypatch):
     batches = []
-    honest = serving_together._last_first_token
+    honest = serving_together.last_first_token
 
     def watched(bench, engine, orders, question):
         batches.append([tuple(part.token_ids for part in order) for order in orders])
         return honest(bench, engine, orders, question)
 
-    monkeypatch.setattr(serving_together, "_last_first_token", watched)
+    monkeypatch.setattr(serving_together, "last_first_token", watched)
     [row] = eight_together(bench, Floors.of(bench))
     assert {len(batch) for batch in batches} == {1, 8}
     for batch in batches:

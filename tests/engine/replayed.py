@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypic_sdk.engine import graph_tables, graphs
+from hypic_sdk.engine import graph_tables
+from hypic_sdk.engine.capture_rule import CaptureRule
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.graphs import Forward, GraphCounts, Rows
 from hypic_sdk.kernels import backend
@@ -67,7 +68,7 @@ class Replayed:
 
 @contextmanager
 def kernels_in_interpreter() -> Iterator[pytest.MonkeyPatch]:
-    """Every Triton kernel is taken, whatever the device; every shape is captured at once.
+    """Every Triton kernel is taken, whatever the device.
 
     Tables are small: the interpreter takes its time for programs that do nothing, too.
     """
@@ -84,7 +85,6 @@ def kernels_in_interpreter() -> Iterator[pytest.MonkeyPatch]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "select", select)
-        patch.setattr(graphs, "WORTH_FROM", 1)
         patch.setattr(graph_tables, "_SEQUENCE_MULTIPLE", 3)
         patch.setattr(graph_tables, "_SMALL_TASKS", (2, 4))
         patch.setattr(graph_tables, "_LARGE_TASKS", (0, 24))
@@ -135,8 +135,8 @@ def answers(
 
 
 def with_graphs(engine: Engine) -> GraphCounts:
-    """Let an engine replay what it can; its counts."""
-    engine._runner.use_graphs(Replayed())
+    """Let an engine replay what it can, each shape from its first time on; its counts."""
+    engine._runner.use_graphs(Replayed(), CaptureRule(asks=1))
     counts = engine._runner.graph_counts
     assert counts is not None
     return counts

@@ -16,6 +16,7 @@ from hypic_sdk.engine.graph_tables import GraphShape
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.engine.run_table import KvTable, LiveStretch, SaveState, SpliceGap, TableBuilder
 from hypic_sdk.kernels.experts import op as experts_op
+from hypic_sdk.kernels.live_attention.table import block_sizes
 from hypic_sdk.kernels.rotation import RotarySpec
 from hypic_sdk.models.qwen3_5 import Model
 from hypic_sdk.models.qwen_config import Config
@@ -81,6 +82,28 @@ def test_requests_that_find_their_segments_cached_have_a_graph_together(
     tables = graph_tables.plan_tables(builder, shape, kv.slots)
     assert isinstance(tables, graph_tables.HostTables), tables
     assert tables.bucket.sequences >= num_requests
+    tasks = dict(zip(shape.block_sizes, tables.bucket.tasks, strict=True))
+    used = {block for block, count in tasks.items() if count}
+    assert used == {128}, "nothing is launched for blocks that nobody has"
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("group", [1, 8, 12, 64, 100])
+@pytest.mark.parametrize("sequences", [16, 48, 256])
+def test_tasks_of_a_bucket_are_few_or_many_and_what_they_find_has_a_bound(
+    group, is_wide, sequences, patch
+):
+    """Two key heads of 256 channels, in fp32; a size that nobody has is not launched."""
+    patch.undo()
+    blocks = block_sizes(group, is_wide=is_wide)
+    for block in blocks:
+        counts = graph_tables._task_counts(block, blocks, sequences)
+        assert all(count * block * 2 * 256 * 4 <= 832 << 20 for count in counts)
+        assert (0 in counts) == (len(blocks) > 1)
+        if block != blocks[0] or len(blocks) == 1:
+            assert max(counts) >= 3328, "several requests that find their segments cached"
+        elif sequences <= 48 and block == 16:
+            assert max(counts) >= 2 * sequences * 12 * 1024 // 128, "decode behind 12k of context"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import torch
 
 from hypic_sdk.config import EngineConfig, SchedulerConfig, StoreConfig
 from hypic_sdk.demo import reader_path
-from hypic_sdk.engine import graphs, likely
+from hypic_sdk.engine import likely
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.graph_tables import ROWS, HostTables, plan_tables
 from hypic_sdk.engine.graphs import Forward, GraphCounts
@@ -77,7 +77,6 @@ def test_the_first_requests_find_their_graphs():
     """One whose segments are all cached, with a question of the usual length; two at once."""
     documents = [inner(tokens(seed, 16)) for seed in range(2)]
     with kernels_in_interpreter() as patch:
-        patch.setattr(graphs, "WORTH_FROM", 2)
         patch.setattr(likely, "NUM_SEGMENTS", 2)
         patch.setattr(likely, "QUESTION_TOKENS", 9)
         engine = engine_of(dtype=torch.float32, pair="float16", step_tokens=128)

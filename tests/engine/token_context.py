@@ -9,6 +9,7 @@ import torch
 from hypic_sdk.algebra.rotary import RotarySpec
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.models.base import ModelSpec
+from tests.plain_context import normed
 
 Vectors = dict[int, torch.Tensor]  # by position
 
@@ -98,14 +99,15 @@ class TokenContext:
         return (torch.nn.functional.silu(out) if activation == "silu" else out)[None]
 
     def linear_attention(self, layer, recurrence):
-        step, write, query = token_matrices(recurrence)
+        step, write, query = token_matrices(recurrence.written_out())
         self.states[layer] = step @ self.states[layer] + write
         if self.recording:
             transition, end_state = self.pairs[layer]
             self.pairs[layer] = (step @ transition, step @ end_state + write)
         return torch.einsum("hk,hkv->hv", query, self.states[layer])[None]
 
-    def full_attention(self, layer, query_LQE, key_LGE, value_LGE, *, rotary, scale):
+    def full_attention(self, layer, query_LQE, key_LGE, value_LGE, *, norms, rotary, scale):
+        query_LQE, key_LGE = normed(query_LQE, key_LGE, norms)
         self.raw_keys[layer][self.position] = key_LGE[0]
         self.keys[layer][self.position] = rotate(key_LGE[0], rotary, self.position)
         self.values[layer][self.position] = value_LGE[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import pytest
 import torch
@@ -259,6 +260,27 @@ def test_rows_keep_what_is_the_same_for_all_tokens():
             assert part.rates is whole.rates
 
 
+def test_logits_are_gates_that_are_still_to_be_made():
+    """Of all tokens or of some, of the pair too; a strength of up to 2 is made at once."""
+    rng = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(6, 2, size, generator=rng, dtype=torch.float64) for size in (5, 5, 3))
+    logits = torch.randn(2, 6, 2, generator=rng, dtype=torch.float64)
+    heads = torch.randn(2, 2, generator=rng, dtype=torch.float64)
+    made = gated_delta_rule(q, k, v, *logits, *heads)
+    assert made.log_decay is made.erase is None
+    whole, part = made.written_out(), made.split(2)[1].written_out()
+    assert whole.gate_logits is part.gate_logits is None
+    assert whole.written_out() is whole
+    assert torch.equal(part.log_decay, whole.log_decay[2:])
+    assert torch.equal(part.erase, whole.erase[2:])
+    for field in ("transition.matrix", "end_state"):
+        got, want = (attrgetter(field)(r.segment_state()) for r in (made, whole))
+        assert torch.equal(got, want), field
+    doubled = gated_delta_rule(q, k, v, *logits, *heads, strength_max=2.0)
+    assert torch.equal(doubled.erase, 2.0 * whole.erase)
+    assert torch.equal(doubled.log_decay, whole.log_decay)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_gates_of_a_token_are_its_own(family, threads):
@@ -289,6 +311,6 @@ def natural_rows(family: str, which: torch.Tensor) -> Recurrence:
         "mamba1": lambda: mamba1(v, k, q, a.abs(), cell),
         "gla": lambda: gla(q, k, v, gate),
         "delta_rule": lambda: delta_rule(q, k, v, a),
-        "gated_delta_rule": lambda: gated_delta_rule(q, k, v, a, b, head, head),
+        "gated_delta_rule": lambda: gated_delta_rule(q, k, v, a, b, head, head).written_out(),
         "kda": lambda: kda(q, k, v, a, gate, head, cell),
     }[family]()

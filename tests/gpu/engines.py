@@ -46,6 +46,7 @@ def engine_on(
         device=str(device),
         determinism=determinism,
         graphs=graphs,
+        capture_asks=2,  # tests are too short for captures that pay
         shadow=shadow,
         overlap=overlap,
         reuse=ReuseConfig(seam=SeamRule(4, 0), min_segment_tokens=1),

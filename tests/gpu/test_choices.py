@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.attention_inputs import op as attention_inputs
+from hypic_sdk.kernels.attention_inputs import reference as attention_inputs_reference
 from hypic_sdk.kernels.delta_gates import op as delta_gates
 from hypic_sdk.kernels.delta_gates import reference as delta_gates_reference
 from hypic_sdk.kernels.experts import op as experts
@@ -18,8 +20,8 @@ from hypic_sdk.kernels.mlp import op as mlp
 from hypic_sdk.kernels.mlp import reference as mlp_reference
 from hypic_sdk.kernels.norm import op as norm
 from hypic_sdk.kernels.norm import reference as norm_reference
-from hypic_sdk.kernels.place_kv import op as place_kv
-from hypic_sdk.kernels.place_kv import reference as place_kv_reference
+from hypic_sdk.kernels.place_entries import op as place_entries
+from hypic_sdk.kernels.place_entries import reference as place_entries_reference
 from hypic_sdk.kernels.segment_scan import op as segment_scan
 from hypic_sdk.kernels.segment_scan import reference as segment_scan_reference
 from hypic_sdk.kernels.short_conv import op as short_conv
@@ -31,13 +33,13 @@ from hypic_sdk.kernels.short_conv import reference as short_conv_reference
     ("op", "door", "definition"),
     [
         ("add_rms_norm", norm, norm_reference),
+        ("attention_inputs", attention_inputs, attention_inputs_reference),
         ("delta_gates", delta_gates, delta_gates_reference),
         ("gate_heads", mlp, mlp_reference),
         ("gated_rms_norm", norm, norm_reference),
         ("live_attention", live_attention, live_attention_reference),
         ("live_scan", live_scan, live_scan_reference),
-        ("place_entries", place_kv, place_kv_reference),
-        ("place_kv", place_kv, place_kv_reference),
+        ("place_entries", place_entries, place_entries_reference),
         ("experts", experts, experts_reference),
         ("rms_norm", norm, norm_reference),
         ("route", experts, experts_reference),

@@ -60,6 +60,7 @@ def test_a_mixture_of_experts_replays(device, determinism):
             device=str(device),
             determinism=determinism,
             graphs=graphs,
+            capture_asks=2,
             reuse=ReuseConfig(seam=SeamRule(4, 0), min_segment_tokens=1),
             store=StoreConfig(budget_bytes=32 << 20, expected_segment_tokens=64),
         )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 
+from hypic_sdk.kernels.delta_gates import op as gates_op
+from hypic_sdk.kernels.delta_gates.op import GateLogits
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.live_scan import kernel, reference, tiles
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from tests.closeness import assert_close
-from tests.kernels.test_live_scan_tiles import STATES, in_fp64, inputs_of, one_request
+from tests.kernels.test_live_scan_gates import from_logits
+from tests.kernels.test_live_scan_tiles import STATES, decoding, in_fp64, inputs_of, one_request
 from tests.strategies import Shape
 
 pytestmark = pytest.mark.gpu
@@ -90,3 +94,41 @@ def test_tiles_agree_with_fp64(device, kind, dtype, shape):
     alone, alone_out = walk(one_request(43, 10))
     assert torch.equal(alone[10:12], states[10:12])
     assert torch.equal(alone_out[43:84], out[43:84])
+
+
+def projected_on(device: torch.device, logits: GateLogits) -> GateLogits:
+    """Slices of one projection there, too."""
+    (num_rows, H), tensors = logits.decay_LH.shape, (logits.strength_LH, logits.decay_LH)
+    projected = torch.cat([torch.zeros(num_rows, 2 * H), *tensors], 1).to(logits.decay_LH.dtype)
+    strength_LH, decay_LH = projected.to(device)[:, 2 * H :].chunk(2, 1)
+    return GateLogits(strength_LH, decay_LH, logits.A_log_H.to(device), logits.bias_H.to(device))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 3.0, 40.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [SHAPE, Shape(2, 70, 130), Shape(4, 17, 6)], ids=str)
+def test_logits_give_the_bits_of_gates_made_before(device, dtype, shape, scale):
+    """Decode rows make their gates themselves, by no launch; who stands beside tiles not."""
+    rng = torch.Generator().manual_seed(3)
+    num_rows, tiled = 3 * 64 + 41, 3 * 64
+    given = from_logits(shape, num_rows, 7, dtype, scale=scale)
+    assert given.gate_logits is not None
+    logits = projected_on(device, given.gate_logits)
+    inputs = replace(on(device, given), gate_logits=logits)
+    written = inputs.written_out()
+    start = torch.randn(140, shape.H, shape.K, shape.V, generator=rng).to(device)
+    transitions = transitions_of("fp16", start, rng)
+    decode = [item for i in range(64) for item in decoding(3 * i, 10 + 2 * i)]
+    options = {"gap_rotation": None, "use_transition": True}
+    both = [*decode, *one_request(tiled, 4)]
+    for items, launches in ((decode, 0), (one_request(tiled, 4), 1), (both, 1)):
+        found = []
+        for one, wanted in ((written, 0), (inputs, launches)):
+            states, out = start.clone(), torch.full_like(inputs.value, torch.nan)
+            with mock.patch.object(gates_op, "delta_gates", wraps=gates_op.delta_gates) as gates:
+                kernel.live_scan(one, items, states, transitions, out, **options)
+            assert gates.call_count == wanted
+            found.append((out.nan_to_num(0.0), states))
+        (want, want_states), (out, states) = found
+        assert torch.equal(out, want)
+        assert torch.equal(states, want_states)

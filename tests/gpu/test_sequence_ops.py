@@ -1,4 +1,4 @@
-"""Ops on sequences, on a CUDA device: scans, conv, attention, keys and values into slots."""
+"""Ops on sequences, on a CUDA device: scans, conv, attention."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import torch
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.families.registry import FAMILIES
 from hypic_sdk.kernels.attention_run import AttentionRun
-from hypic_sdk.kernels.items import NO_SLOT, ColdRun, Item, ItemKind
+from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
 from hypic_sdk.kernels.live_attention.op import live_attention
 from hypic_sdk.kernels.live_scan import kernel as live_scan_kernel
 from hypic_sdk.kernels.live_scan.op import live_scan
-from hypic_sdk.kernels.place_kv.op import place_entries, place_kv
-from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles
 from hypic_sdk.kernels.segment_scan.op import segment_scan
+from hypic_sdk.kernels.short_conv import kernel as conv_kernel
 from hypic_sdk.kernels.short_conv.op import short_conv
 from tests.closeness import assert_close
 from tests.gpu.placed import BOUNDS, Pair, moved, normal, same_places_written
@@ -240,18 +239,83 @@ def test_short_conv(device, dtype, sizes, activation):
             assert_close(name, got, want.nan_to_num(0.0), rel_rms=BOUNDS[dtype])
 
 
+@pytest.mark.parametrize("width", [1, 4, 5])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_short_conv_of_many_rows(device, dtype, width):
+    """Long segments, one that goes on and one that began before, a live run, rows of nobody."""
+    channels, rows = 1100, 2600
+    # the first channels of wider rows
+    inputs = normal(device, dtype, rows, channels + 4)
+    weight, bias = normal(device, dtype, channels, width), normal(device, dtype, channels)
+    history = normal(device, dtype, width - 1, channels)
+    runs = [
+        ColdRun(0, 1000, 0, 1000, 8, 3, 0, 0),
+        ColdRun(1000, 1700, 300, 1000, 8, 0, 1, 1, 2),
+        ColdRun(1700, 2301, 0, 900, 8, 0, 2, 2, 3),
+    ]
+    items = [Item(LOAD, slot=4), Item(RUN, 2310, 2590), Item(SAVE, slot=5)]
+    results = []
+    for side in ("here", "wide"):
+        x = getattr(inputs, side)[:, :channels]
+        tails, works = (poisoned(x.device, x.dtype, 6, width - 1, channels) for _ in range(2))
+        tails[4], works[2] = getattr(history, side), getattr(history, side)
+        out = short_conv(
+            *(x, getattr(weight, side), getattr(bias, side)),
+            activation="silu",
+            items=items,
+            cold_runs=runs,
+            tails_SWC=tails,
+            work_tails_XWC=works,
+        )
+        results.append({"outputs": out.cpu(), "tails": tails.cpu(), "work tails": works.cpu()})
+    for name, want in results[1].items():
+        if want.numel():
+            same_places_written(name, results[0][name], want)
+            got = results[0][name].nan_to_num(0.0)
+            assert_close(name, got, want.nan_to_num(0.0), rel_rms=BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_rows_bits_in_the_conv_are_its_own(device, dtype, monkeypatch):
+    """At once, in tiles and in stretches."""
+    inputs, weight = normal(device, dtype, 60, 1100).here, normal(device, dtype, 1100, 4).here
+    tails, works = (poisoned(device, dtype, 2, 3, 1100) for _ in range(2))
+    items, runs = [Item(LOAD), Item(RUN, 0, 60)], [ColdRun(0, 60, 0, 60, 4, 4, 1, 1)]
+
+    def conv(items: list[Item], runs: list[ColdRun]) -> torch.Tensor:
+        return short_conv(
+            inputs,
+            weight,
+            None,
+            activation="silu",
+            items=items,
+            cold_runs=runs,
+            tails_SWC=tails,
+            work_tails_XWC=works if runs else None,
+        )
+
+    at_once, in_tiles = conv(items, []), conv([], runs)
+    monkeypatch.setattr(conv_kernel, "FEWER_ROWS", -1)
+    in_stretches = conv([], runs)
+    assert torch.equal(at_once, in_tiles)
+    assert torch.equal(in_stretches, in_tiles)
+
+
 NUM_SLOTS = 3000
 
 
 def attention_runs() -> tuple[list[AttentionRun], int]:
     """Decode rows and prefill runs, slots contiguous and scattered, rows of nobody between."""
-    spans = ((0, 1, 0), (1, 2, 299), (2, 3, 2500), (5, 38, 0), (38, 103, 200), (110, 126, 2000))
+    spans = (
+        *((0, 1, 0), (1, 2, 299), (2, 3, 2500), (5, 38, 0), (38, 103, 200), (110, 126, 2000)),
+        *((126, 134, 2900), (134, 142, 1016)),  # seams
+    )
     runs = []
     for i, (start, stop, first) in enumerate(spans):
         keys = first + stop - start
         slots = torch.arange(100, 100 + keys) if i % 2 else torch.randperm(NUM_SLOTS)[:keys]
         runs.append(AttentionRun.over(start, stop, first, slots))
-    return runs, 128
+    return runs, 144
 
 
 def attended(
@@ -313,80 +377,3 @@ def test_a_runs_bits_in_attention_are_its_own(device, dtype):
         alone = live_attention(query, [run], keys_there, values_there, scale=0.1)
         rows = slice(run.row_start, run.row_stop)
         assert torch.equal(alone[rows], together[rows])
-
-
-# (L, G, E, rotary dims)
-PLACED = [(1, 1, 4, 4), (5, 3, 7, 6), (17, 2, 10, 2), (33, 1, 64, 16), (9, 2, 21, 0)]
-PLACED += [(300, 2, 256, 64)]
-
-
-def angles(spec: RotarySpec | None, positions: torch.Tensor, like: torch.Tensor) -> dict:
-    """Keyword arguments of an op, on the device and in the width of `like`."""
-    if spec is None:
-        return {}
-    wide = torch.promote_types(like.dtype, torch.float32)
-    cos, sin = rotary_angles(spec, positions.to(like.device), wide)
-    return {"cos": cos, "sin": sin, "interleaved": spec.interleaved}
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("shape", PLACED, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_place_kv_and_place_entries(device, dtype, shape, interleaved):
-    L, G, E, rotary_dims = shape
-    spec = RotarySpec(1e4, rotary_dims, interleaved) if rotary_dims else None
-    positions, places = torch.randint(0, 5000, (L,)), torch.randperm(2 * L + 3)
-    source, target = places[:L], places[L : 2 * L].clone()
-    target[0] = NO_SLOT
-    key, value = (normal(device, dtype, L, 2, G, E) for _ in range(2))
-    results = []
-    for side in ("here", "wide"):
-        k, v = (getattr(x, side)[:, 1] for x in (key, value))  # rows of a wider projection
-        turn = angles(spec, positions, k)
-        slabs = [torch.full((3, 2 * L + 3, G, E), torch.nan, dtype=k.dtype) for _ in range(2)]
-        keys, values = (slab.to(k.device) for slab in slabs)
-        places = source.to(k.device), target.to(k.device)
-        place_kv(k, v, places[0], keys[1], values[1], **turn)
-        keys[0, places[0]], values[0, places[0]] = k, v
-        keys[2, places[0]], values[2, places[0]] = v, k
-        place_entries(keys[::2], values[::2], *places, **turn)
-        results.append({"keys": keys.cpu(), "values": values.cpu()})
-    for name, want in results[1].items():
-        same_places_written(name, results[0][name], want)
-        got = results[0][name].nan_to_num(0.0)
-        # cosines in fp32 are rounded to 2^-25; in fp64 an angle of 5000 is known to 2^-40
-        bound = {torch.float64: 2**-40, torch.float32: 2e-7}.get(dtype, BOUNDS[dtype])
-        assert_close(name, got, want.nan_to_num(0.0), rel_rms=bound)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_copied_entry_has_the_bits_of_a_live_row(device, dtype):
-    L, G, E = 40, 2, 256
-    key, value = (normal(device, dtype, L, G, E).here for _ in range(2))
-    turn = angles(RotarySpec(1e7, 64), torch.randint(0, 10**6, (L,)), key)
-    keys, values = (torch.empty(1, 2 * L, G, E, dtype=dtype, device=device) for _ in range(2))
-    keys[0, :L], values[0, :L] = key, value
-    live_keys, live_values = torch.empty_like(key), torch.empty_like(value)
-    first, second = torch.arange(2 * L, device=device).chunk(2)
-    place_entries(keys, values, first, second, **turn)
-    place_kv(key, value, first, live_keys, live_values, **turn)
-    assert torch.equal(keys[0, L:], live_keys)
-    assert torch.equal(values[0, L:], live_values)
-
-
-def test_slabs_of_more_than_2_to_the_31_keys(device):
-    G, E, L = 2, 256, 6
-    num_slots = 2**30 // (G * E) + 40  # two layers: the second ends beyond 2^31
-    keys, values = (
-        torch.empty(2, num_slots, G, E, dtype=torch.float16, device=device) for _ in range(2)
-    )
-    assert keys.numel() > 2**31
-    key, value = (normal(device, torch.float16, 2, L, G, E).here for _ in range(2))
-    source = torch.arange(num_slots - L, num_slots, device=device)
-    target = source - 2 * L
-    keys[:, target], values[:, target] = torch.nan, torch.nan
-    for layer in range(2):
-        place_kv(key[layer], value[layer], source, keys[layer], values[layer])
-    place_entries(keys, values, source, target)
-    assert torch.equal(keys[:, target], key)
-    assert torch.equal(values[:, target], value)

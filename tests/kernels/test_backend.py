@@ -10,7 +10,7 @@ import torch
 
 from hypic_sdk.kernels import backend
 
-DOORS = ("experts", "linear", "live_attention", "norm", "place_kv", "sample")
+DOORS = ("attention_inputs", "experts", "linear", "live_attention", "norm", "sample")
 
 
 def reference() -> str:
@@ -110,10 +110,10 @@ def test_doors_open_without_triton():
             "import sys, torch",
             "sys.modules['triton'] = None",
             *(f"import hypic_sdk.kernels.{door}.op" for door in DOORS),
-            "from hypic_sdk.kernels.place_kv.op import place_kv",
+            "from hypic_sdk.kernels.attention_inputs.op import attention_inputs",
             "slab = torch.zeros(4, 1, 2)",
             "row = torch.ones(1, 1, 2)",
-            "place_kv(row, row, torch.tensor([3]), slab, slab.clone())",
+            "attention_inputs(row, row, row, torch.tensor([3]), slab, slab.clone())",
             "assert slab[3].eq(1).all()",
         ]
     )

@@ -15,6 +15,8 @@ from hypic_sdk.kernels.live_attention.table import (
     NO_TASK,
     AttentionLaunch,
     AttentionTable,
+    block_of,
+    block_sizes,
 )
 from hypic_sdk.kernels.live_scan.plan import LONGEST_WALK
 from tests.closeness import assert_close
@@ -290,6 +292,38 @@ def test_ranges_scattered_and_short_runs_share_a_call(ranges, monkeypatch):
     for run in runs:
         rows = slice(run.row_start, run.row_stop)
         assert torch.equal(by_kernel(query, [run], keys, values, scale=0.3)[rows], got[rows])
+
+
+@pytest.mark.parametrize("group", [1, 3, 8, 12, 16, 40, 64, 100])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_a_block_follows_from_a_runs_rows_and_holds_the_heads_of_a_row(group, is_wide):
+    sizes = block_sizes(group, is_wide=is_wide)
+    assert sizes == tuple(sorted(set(sizes)))
+    assert group <= sizes[0]
+    found = [block_of(rows, group, is_wide=is_wide) for rows in range(1, plan.SPLIT_ROWS + 1)]
+    assert found == sorted(found), "more rows have no smaller block"
+    assert set(found) <= set(sizes)
+    for rows, block in enumerate(found, 1):
+        if rows * group <= sizes[0]:
+            assert block == sizes[0]
+
+
+@pytest.mark.parametrize("head_size", [16, 21])
+def test_bits_are_a_runs_own_in_blocks_of_every_size(head_size, monkeypatch):
+    """Alone, and beside runs of its own and of the other sizes; keys in several stretches."""
+    cut_keys(monkeypatch, 32, 256)
+    query, keys, values = tensors(80, 6, 2, head_size, torch.float16)
+    spans = ((0, 1, 140), (1, 9, 100), (9, 17, 30), (20, 64, 60), (64, 66, 5), (66, 80, 120))
+    runs = [AttentionRun.over(a, b, n, torch.randperm(NUM_SLOTS)[: n + b - a]) for a, b, n in spans]
+    used = {block_of(run.num_rows, 3, is_wide=False) for run in runs}
+    assert used == set(block_sizes(3, is_wide=False))
+    together = by_kernel(query, tuple(runs), keys, values, scale=0.2)
+    want = naive(query, runs, keys, values, 0.2)
+    assert_close("attention", together, want, rel_rms=KERNEL_BOUNDS[torch.float16])
+    for run in runs:
+        rows = slice(run.row_start, run.row_stop)
+        alone = by_kernel(query, [run], keys, values, scale=0.2)
+        assert torch.equal(alone[rows], together[rows])
 
 
 def test_tasks_and_sums_of_nobody_do_nothing():

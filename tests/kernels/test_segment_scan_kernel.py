@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -16,6 +17,7 @@ from hypic_sdk.kernels.items import ColdRun
 from hypic_sdk.kernels.segment_scan import kernel, reference
 from hypic_sdk.kernels.segment_scan.stretch import scan_stretch
 from tests.closeness import assert_close
+from tests.gpu.placed import moved
 from tests.kernels.test_segment_scan import Slabs, assert_pair, joined
 from tests.strategies import Shape, drawn, explicit_tokens, in_fp64, seeds, shapes, with_decay
 
@@ -245,6 +247,23 @@ def test_a_transition_keeps_its_bits_however_small_its_decay():
     assert_close("transitions", transitions * 1e16, wanted * 1e16, rel_rms=OPERANDS)
 
 
+@pytest.mark.parametrize("decay", [0.02, 0.3, 1.0, 5.0, 40.0])
+def test_a_transition_is_not_longer_than_its_decay(decay, monkeypatch):
+    """It is taken in units that shrink tile by tile, down to where nothing is left of it.
+
+    Its rounded factors may be twice the true ones where they are as small as fp16 gets.
+    """
+    monkeypatch.setattr(kernel, "_TILE", 64)
+    recurrence = drawn("gated_delta_rule", 150, Shape(1, 24, 20), 0, torch.bfloat16)
+    decays = torch.full_like(recurrence.log_decay, -decay)
+    recurrence = replace(recurrence, log_decay=decays)
+    runs = [ColdRun(0, 150, 0, 150, 0, 0, 0, 0)]
+    (_, _, transitions), _ = in_16_bits_and_in_fp64(recurrence, runs)
+    assert torch.isfinite(transitions).all()
+    longest = torch.linalg.matrix_norm(transitions.double(), 2).max()
+    assert float(longest) <= 2 * math.exp(-150 * decay)
+
+
 @pytest.mark.parametrize("tile", [16, 32, 64])
 def test_tiles_of_any_size_are_inverted_in_blocks(tile, monkeypatch):
     """Rows of a tile that erase each other strongly: the inverse is far from the identity."""
@@ -322,3 +341,27 @@ def test_on_a_device_it_is_the_definition(device, family, shape):
     assert_close("states", states, want[1], rel_rms=OPERANDS)
     identity = torch.eye(shape.K)
     assert_close("transitions", transitions + identity, want[2] + identity, rel_rms=OPERANDS)
+
+
+@pytest.mark.gpu
+def test_on_a_device_bits_are_the_segments_own(device):
+    """Alone, with a multiprocessor for each program, and among others, which share one."""
+    shape, length = Shape(32, 128, 128), 300
+    alone = drawn("gated_delta_rule", length, shape, 0, torch.bfloat16)
+    other = drawn("gated_delta_rule", length, shape, 1, torch.bfloat16)
+    seen = []
+    for before, after in ((0, 0), (1, 0), (3, 1), (0, 7)):
+        batch = moved(joined([*[other] * before, alone, *[other] * after]), device)
+        count = before + 1 + after
+        states, transitions = (
+            torch.full((count, shape.H, shape.K, n), torch.nan, device=device)
+            for n in (shape.V, shape.K)
+        )
+        runs = [ColdRun(i * length, (i + 1) * length, 0, length, 8, 3, i, i) for i in range(count)]
+        out = torch.full_like(batch.value, torch.nan)
+        slabs = states, transitions, None, None
+        assert kernel.segment_scan(batch.scan_inputs(), runs, *slabs, out).all()
+        rows = slice(before * length, (before + 1) * length)
+        seen.append([x.cpu() for x in (out[rows], states[before], transitions[before])])
+    for found in seen[1:]:
+        assert all(torch.equal(*pair) for pair in zip(found, seen[0], strict=True))

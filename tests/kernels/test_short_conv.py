@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
-from hypic_sdk.kernels.short_conv import kernel, op
+from hypic_sdk.kernels.short_conv import kernel, op, slide
 from hypic_sdk.kernels.short_conv.kernel import Tile
 from hypic_sdk.kernels.short_conv.op import short_conv
+from hypic_sdk.kernels.short_conv.slide import Stretch
 from tests.closeness import assert_close
 
 LOAD, RUN, GAP, SAVE = ItemKind
@@ -23,22 +24,28 @@ AT_ONCE = Tile(8, 16, 8)
 BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 
-@pytest.fixture(autouse=True, scope="module", params=["reference", "at once", "tiles"])
+WAYS = {"at once": AT_ONCE, "tiles": Tile(8, 16, 4), "stretches": Stretch(4, 16, 4)}
+
+
+@pytest.fixture(autouse=True, scope="module", params=["reference", *WAYS])
 def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every test runs the definition, and each way of the kernel in interpreter mode."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "reference":
             patch.setattr(op.reference, "short_conv", kernel.short_conv)
-            go(patch, AT_ONCE if request.param == "at once" else Tile(8, 16, 4))
+            go(patch, WAYS[request.param])
         yield request.param
 
 
-def go(patch: pytest.MonkeyPatch, tile: Tile) -> None:
-    """Let the kernel go one way: all rows at once, or tiles of this size."""
-    at_once = tile == AT_ONCE
-    patch.setattr(kernel, "AT_ONCE_TILE", tile)
-    patch.setattr(kernel, "AT_ONCE_ROWS", 1 << 62 if at_once else -1)
-    patch.setattr(kernel, "TILES", ((1 << 62, tile),))
+def go(patch: pytest.MonkeyPatch, tile: Tile | Stretch) -> None:
+    """Let the kernel go one way: all rows at once, in tiles of this size, or in such stretches."""
+    patch.setattr(kernel, "AT_ONCE_ROWS", 1 << 62 if tile == AT_ONCE else -1)
+    patch.setattr(kernel, "FEWER_ROWS", -1 if isinstance(tile, Stretch) else 1 << 62)
+    if isinstance(tile, Stretch):
+        patch.setattr(slide, "STRETCHES", ((1 << 62, tile),))
+    else:
+        patch.setattr(kernel, "AT_ONCE_TILE", tile)
+        patch.setattr(kernel, "TILES", ((1 << 62, tile),))
 
 
 class Layer:
@@ -220,11 +227,12 @@ def test_bits_are_the_sequences_own(length, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bits_are_the_same_whichever_way_a_row_goes(monkeypatch, dtype, implementation):
-    """At once, row by row, and in tiles that slide over their inputs or look each of them up."""
+    """At once, row by row, in tiles and in stretches that slide over inputs or look them up."""
     if implementation == "reference":
         pytest.skip("the definition goes one way")
     found = []
-    for tile in (AT_ONCE, Tile(1, 16, 4), Tile(4, 8, 4), Tile(16, 32, 4)):
+    tiles = AT_ONCE, Tile(1, 16, 4), Tile(4, 8, 4), Tile(16, 32, 4)
+    for tile in (*tiles, Stretch(1, 32, 4), Stretch(4, 8, 4), Stretch(16, 16, 4)):
         go(monkeypatch, tile)
         layer = Layer(19, 4, 0, dtype)
         for slot in range(3):

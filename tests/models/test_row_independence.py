@@ -10,6 +10,7 @@ import torch
 from hypic_sdk.algebra.rotary import RotarySpec
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.families.registry import FAMILIES
+from hypic_sdk.kernels.head_norms import HeadNorms
 from hypic_sdk.models.base import CausalLM
 from hypic_sdk.models.qwen3_5 import Config, Model
 from hypic_sdk.models.tiny_hybrid import build_tiny
@@ -55,6 +56,7 @@ class RowContext:
 
     def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
         rows = ("query", "key", "value", "log_decay", "erase", "steps")
+        recurrence = recurrence.written_out()
         self.asked += [t for name in rows if (t := getattr(recurrence, name)) is not None]
         return recurrence.value * recurrence.query.sum(dim=(1, 2))[:, None, None]
 
@@ -65,9 +67,12 @@ class RowContext:
         key_LGE: torch.Tensor,
         value_LGE: torch.Tensor,
         *,
+        norms: HeadNorms | None,
         rotary: RotarySpec | None,
         scale: float,
     ) -> torch.Tensor:
+        if norms is not None:
+            query_LQE, key_LGE = norms.apply(query_LQE, key_LGE)
         self.asked += [query_LQE, key_LGE, value_LGE]
         return query_LQE * scale
 

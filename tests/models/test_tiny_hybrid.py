@@ -35,7 +35,7 @@ class Listener(PlainContext):
 
     def linear_attention(self, layer: int, recurrence: Recurrence) -> torch.Tensor:
         if layer == 0:
-            self.recurrence = recurrence
+            self.recurrence = recurrence.written_out()
         return super().linear_attention(layer, recurrence)
 
 

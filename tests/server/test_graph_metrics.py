@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hypic_sdk import Hypic
+from hypic_sdk.engine.capture_rule import CaptureRule
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.graphs import Forward
 from tests.server.demo_server import DemoServer, demo_server
@@ -28,7 +29,7 @@ def counted(server: DemoServer) -> dict[str, float]:
 
 
 def switch_on(engine: Engine) -> None:
-    engine._runner.use_graphs(refuse)
+    engine._runner.use_graphs(refuse, CaptureRule(asks=2))
 
 
 def test_a_scrape_tells_of_eager_forwards_and_failed_captures(

@@ -1,4 +1,7 @@
-"""The gates in Triton: one launch, each element from its own logits alone."""
+"""The gates in Triton: one launch, each element from its own logits alone.
+
+Kernels that read a token's gates but once make them by `gates_of` instead: the same bits.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,28 @@ import triton.language as tl
 from hypic_sdk.kernels.blocks import cdiv
 
 _BLOCK = 1024
+
+
+@triton.jit
+def gates_of(strength, decay, A_log, bias, COMPUTE: tl.constexpr):
+    """Log decay and strength of logits, numbers or blocks, in COMPUTE.
+
+    The one product that is added to anything, the logarithm's, goes through a choice first, and
+    who calls only multiplies with what is returned: a compiler has nothing to fuse, and bits are
+    the same in any kernel.
+    """
+    decay = decay.to(COMPUTE) + bias.to(COMPUTE)
+    rate = tl.exp(A_log.to(COMPUTE))
+    # log(1 + y) with y at most 1: exact for a small y too, where 1 + y is rounded
+    y = tl.exp(-tl.abs(decay))
+    one = 1.0 + y
+    lost = one - 1.0
+    log = tl.where(lost == 0.0, y, tl.log(one) * (y / tl.where(lost == 0.0, 1.0, lost)))
+    step = log + tl.maximum(decay, 0.0)
+    # the exponent is never positive, so nothing overflows
+    strength = strength.to(COMPUTE)
+    small = tl.exp(-tl.abs(strength))
+    return -rate * step, tl.where(strength >= 0.0, 1.0, small) / (1.0 + small)
 
 
 @triton.jit
@@ -31,22 +56,11 @@ def _gates_kernel(
     i_row, i_head = o_lh // H, o_lh % H
     # [B]
     b_strength = tl.load(strength_ptr + i_row * strength_stride + i_head, m_lh, other=0.0)
-    b_decay = tl.load(decay_ptr + i_row * decay_stride + i_head, m_lh, other=0.0).to(COMPUTE)
-    b_decay += tl.load(bias_ptr + i_head, m_lh, other=0.0).to(COMPUTE)
-    b_rate = tl.exp(tl.load(A_log_ptr + i_head, m_lh, other=0.0).to(COMPUTE))
-    # log(1 + y) with y at most 1: exact for a small y too, where 1 + y is rounded
-    b_y = tl.exp(-tl.abs(b_decay))
-    b_one = 1.0 + b_y
-    b_lost = b_one - 1.0
-    b_log = tl.where(
-        b_lost == 0.0, b_y, tl.log(b_one) * (b_y / tl.where(b_lost == 0.0, 1.0, b_lost))
-    )
-    b_step = b_log + tl.maximum(b_decay, 0.0)
-    # the exponent is never positive, so nothing overflows
-    b_strength = b_strength.to(COMPUTE)
-    b_small = tl.exp(-tl.abs(b_strength))
-    b_erase = tl.where(b_strength >= 0.0, 1.0, b_small) / (1.0 + b_small)
-    tl.store(log_decay_ptr + o_lh, -b_rate * b_step, m_lh)
+    b_decay = tl.load(decay_ptr + i_row * decay_stride + i_head, m_lh, other=0.0)
+    b_bias = tl.load(bias_ptr + i_head, m_lh, other=0.0)
+    b_A_log = tl.load(A_log_ptr + i_head, m_lh, other=0.0)
+    b_log_decay, b_erase = gates_of(b_strength, b_decay, b_A_log, b_bias, COMPUTE)
+    tl.store(log_decay_ptr + o_lh, b_log_decay, m_lh)
     tl.store(erase_ptr + o_lh, b_erase, m_lh)
 
 

@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from hypic_sdk.kernels import backend
 from hypic_sdk.kernels.delta_gates import reference
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GateLogits:
+    """What decay and strength are made of: arguments of `delta_gates`, as they are there."""
+
+    strength_LH: torch.Tensor
+    decay_LH: torch.Tensor
+    A_log_H: torch.Tensor
+    bias_H: torch.Tensor
+
+    def check(self) -> None:
+        """Raise ValueError where the shapes do not fit each other."""
+        strength, decay = self.strength_LH.shape, self.decay_LH.shape
+        A_log, bias = self.A_log_H.shape, self.bias_H.shape
+        if strength != decay or not A_log == bias == decay[-1:]:
+            raise ValueError(
+                f"strength {tuple(strength)}, decay {tuple(decay)}, A_log {tuple(A_log)} and bias"
+                f" {tuple(bias)} do not fit each other"
+            )
+
+    def rows(self, start: int, stop: int) -> GateLogits:
+        """The same for tokens [start, stop), as views."""
+        strength_LH, decay_LH = self.strength_LH[start:stop], self.decay_LH[start:stop]
+        return GateLogits(strength_LH, decay_LH, self.A_log_H, self.bias_H)
+
+    def gates(self, wide: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log decay and erase, as `delta_gates` gives them."""
+        return delta_gates(self.strength_LH, self.decay_LH, self.A_log_H, self.bias_H, wide)
 
 
 def delta_gates(
@@ -30,12 +60,7 @@ def delta_gates(
     Source:
         Gated DeltaNet (Yang et al. 2025).
     """
-    heads = decay_LH.shape[-1:]
-    if strength_LH.shape != decay_LH.shape or not A_log_H.shape == bias_H.shape == heads:
-        raise ValueError(
-            f"strength {tuple(strength_LH.shape)}, decay {tuple(decay_LH.shape)}, A_log"
-            f" {tuple(A_log_H.shape)} and bias {tuple(bias_H.shape)} do not fit each other"
-        )
+    GateLogits(strength_LH, decay_LH, A_log_H, bias_H).check()
     run = backend.select(
         "delta_gates", reference.delta_gates, _delta_gates_kernel, device=decay_LH.device
     )

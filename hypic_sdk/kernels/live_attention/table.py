@@ -12,7 +12,9 @@ from hypic_sdk.kernels.live_attention.plan import AttentionPlan, is_long, plan_a
 from hypic_sdk.kernels.upload import upload
 
 _SMALL_ROWS = 16  # query heads of a task of few rows (decode): the least that a product takes
-_LARGE_ROWS = 128  # of others; fp32, whose products take no matrix unit, stays with few
+# of others, though a seam fills half of it: halves make more programs that each read all keys, and
+# took a quarter longer on an H200; fp32, whose products take no matrix unit, stays with few
+_LARGE_ROWS = 128
 _LONG_ROWS = 128  # of runs that read all their keys at once: half as much is read per product
 _SLOT_BYTES = 8
 
@@ -93,18 +95,24 @@ def long_block(group: int) -> int:
 def block_sizes(group: int, *, is_wide: bool) -> tuple[int, ...]:
     """Query heads a task of all other runs, small ones first."""
     small = max(_SMALL_ROWS, 1 << (group - 1).bit_length())
-    large = small if is_wide else max(_LARGE_ROWS, small)
-    return (small,) if small == large else (small, large)
+    return (small,) if is_wide or small >= _LARGE_ROWS else (small, _LARGE_ROWS)
+
+
+def block_of(num_rows: int, group: int, *, is_wide: bool) -> int:
+    """Which of `block_sizes` a run has, by its rows alone: bits hang on it."""
+    sizes = block_sizes(group, is_wide=is_wide)
+    return sizes[0] if num_rows * group <= sizes[0] else sizes[-1]
 
 
 def plan_blocks(
     runs: Sequence[AttentionRun], group: int, *, is_wide: bool, origin: torch.Tensor
 ) -> dict[int, AttentionPlan]:
-    """Tasks by size of block; which one a run has follows from its rows alone."""
-    sizes = block_sizes(group, is_wide=is_wide)
-    by_size: dict[int, list[AttentionRun]] = {size: [] for size in sizes}
+    """Tasks by size of block."""
+    by_size: dict[int, list[AttentionRun]] = {
+        size: [] for size in block_sizes(group, is_wide=is_wide)
+    }
     for run in runs:
-        by_size[sizes[0] if run.num_rows * group <= sizes[0] else sizes[-1]].append(run)
+        by_size[block_of(run.num_rows, group, is_wide=is_wide)].append(run)
     return {size: _plan(own, size // group, origin) for size, own in by_size.items()}
 
 

@@ -401,6 +401,8 @@ def live_scan(
     if any(walk.long_runs) or len(walk.launched) > 1:
         work = states_SHKV.new_empty((walk.num_sequences, *states_SHKV.shape[1:]))
     in_tiles = tiles.suits(inputs) and not gap_rotation
+    if not in_tiles or walk.tiles.shape[0] or any(walk.long_runs):
+        inputs = inputs.written_out()  # decode rows alone make their gates by themselves
     prepared = tiles.prepare(inputs, walk.tiles) if in_tiles and walk.tiles.shape[0] else ()
     run_long = _long_runs(inputs, walk, work, out_LHV)
     launches = walk.stepped if in_tiles else walk.launched

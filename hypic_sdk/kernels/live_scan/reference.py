@@ -76,6 +76,7 @@ def live_scan(
     compose: Compose = compose,
 ) -> None:
     """As `op.live_scan`, item after item.  `gap_rotation` none: end states stay as they are."""
+    inputs = inputs.written_out()
     # no step below writes to the state it is given, so a loaded row may stay a view of the slab
     state = states_SHKV[:0]
     for item in items:

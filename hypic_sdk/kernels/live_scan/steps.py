@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 
 from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
+from hypic_sdk.kernels.delta_gates.kernel import gates_of
+from hypic_sdk.kernels.live_scan.gates import Gates
 from hypic_sdk.kernels.live_scan.plan import FIELDS
 from hypic_sdk.kernels.scan_inputs import UNIT_EPS, ScanInputs
 
@@ -36,22 +38,23 @@ def _row(
     query_stride,
     key_stride,
     value_stride,
+    decay_stride,
+    erase_stride,
     o_k,
     o_v,
-    H: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
     HAS_DECAY: tl.constexpr,
 ):
-    """Query, key [BK], value [BV], decay and strength of a row of a head, or zeros."""
+    """Query, key [BK], value [BV], decay and strength, or logits, of a row of a head, or zeros."""
     m_k, m_v = o_k < tl.where(is_row, K, 0), o_v < tl.where(is_row, V, 0)
     b_key = tl.load(key_ptr + i_l * key_stride + o_k, m_k, other=0)
     b_query = tl.load(query_ptr + i_l * query_stride + o_k, m_k, other=0)
     b_value = tl.load(value_ptr + i_l * value_stride + o_v, m_v, other=0)
-    strength = tl.load(erase_ptr + i_l * H, is_row, other=0)
+    strength = tl.load(erase_ptr + i_l * erase_stride, is_row, other=0)
     decay = strength
     if HAS_DECAY:
-        decay = tl.load(decay_ptr + i_l * H, is_row, other=0)
+        decay = tl.load(decay_ptr + i_l * decay_stride, is_row, other=0)
     return b_query, b_key, b_value, decay, strength
 
 
@@ -62,6 +65,8 @@ def _steps_kernel(
     value_ptr,
     decay_ptr,  # [L, H], read with HAS_DECAY only
     erase_ptr,  # [L, H]
+    A_log_ptr,  # [H], read with LOGITS only
+    bias_ptr,  # [H], the same
     states_ptr,
     work_ptr,  # [sequences, H, K, V]: states between launches
     out_ptr,
@@ -73,6 +78,8 @@ def _steps_kernel(
     key_head_stride,
     value_stride,
     value_head_stride,
+    decay_stride,
+    erase_stride,
     states_stride,
     scale,
     H: tl.constexpr,
@@ -81,6 +88,7 @@ def _steps_kernel(
     V: tl.constexpr,
     EPS: tl.constexpr,
     HAS_DECAY: tl.constexpr,
+    LOGITS: tl.constexpr,  # decays and strengths are still to be made
     NUM_FIELDS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
@@ -99,6 +107,8 @@ def _steps_kernel(
         value_ptr += i_h * value_head_stride
         decay_ptr += i_h
         erase_ptr += i_h
+        if LOGITS:
+            A_log, bias = tl.load(A_log_ptr + i_h), tl.load(bias_ptr + i_h)
         states_ptr += i_h * K * V
         work_ptr += (i_sequence * H + i_h) * K * V
         # LOAD; no slot: zeros
@@ -120,9 +130,10 @@ def _steps_kernel(
             query_stride,
             key_stride,
             value_stride,
+            decay_stride,
+            erase_stride,
             o_k,
             o_v,
-            H,
             K,
             V,
             HAS_DECAY,
@@ -144,6 +155,8 @@ def _steps_kernel(
                     b_query = b_next_query.to(tl.float32)
                     b_write = b_next_value.to(tl.float32)
                     decay, strength = next_decay.to(tl.float32), next_strength.to(tl.float32)
+                    if LOGITS:
+                        decay, strength = gates_of(strength, decay, A_log, bias, tl.float32)
                     b_next_query, b_next_key, b_next_value, next_decay, next_strength = _row(
                         i_l + 1,
                         i_l + 1 < stop,
@@ -155,9 +168,10 @@ def _steps_kernel(
                         query_stride,
                         key_stride,
                         value_stride,
+                        decay_stride,
+                        erase_stride,
                         o_k,
                         o_v,
-                        H,
                         K,
                         V,
                         HAS_DECAY,
@@ -188,9 +202,10 @@ def _steps_kernel(
                 query_stride,
                 key_stride,
                 value_stride,
+                decay_stride,
+                erase_stride,
                 o_k,
                 o_v,
-                H,
                 K,
                 V,
                 HAS_DECAY,
@@ -211,20 +226,19 @@ def walk_steps(
         launched, table: as in `Walk`.
         work: [sequences, H, K, V]: states between launches.
     """
-    assert inputs.erase is not None, "steps are for recurrences that erase"
     assert states_SHKV[0].is_contiguous(), "rows of the state slab are contiguous"
     assert out_LHV.is_contiguous(), "outputs are contiguous"
     _, H, K, V = states_SHKV.shape
     query, key, value = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (inputs.query, inputs.key, inputs.value)
     )
+    gates = Gates.of(inputs)
     block_v = min(BLOCK_V, max(16, next_power_of_2(V)))
     _steps_kernel[(cdiv(V, block_v), H, len(launched))](
         query,
         key,
         value,
-        query if inputs.log_decay is None else inputs.log_decay.contiguous(),
-        inputs.erase.contiguous(),
+        *gates.tensors,
         states_SHKV,
         work,
         out_LHV,
@@ -233,6 +247,7 @@ def walk_steps(
         *query.stride()[:2],
         *key.stride()[:2],
         *value.stride()[:2],
+        *gates.strides,
         states_SHKV.stride(0),
         inputs.scale,
         H=H,
@@ -240,7 +255,8 @@ def walk_steps(
         K=K,
         V=V,
         EPS=UNIT_EPS,
-        HAS_DECAY=inputs.log_decay is not None,
+        HAS_DECAY=gates.has_decay,
+        LOGITS=gates.are_logits,
         NUM_FIELDS=FIELDS,
         BLOCK_K=max(16, next_power_of_2(K)),
         BLOCK_V=block_v,

@@ -2,8 +2,8 @@
 
 `prepare` makes of each tile of 64 tokens what does not depend on the state before it; `chain` walks
 a segment's tiles with a block of columns of the state, or of the transition, which is K more
-columns that nothing is written to; `pair` is left with S = F - T S_head.  Every program works on
-one tile or one segment, so an entry's bits are its segment's own.
+columns that nothing is written to, all of them side by side; `pair` is left with S = F - T S_head.
+Every program works on one tile or one segment, so an entry's bits are its segment's own.
 
 For recurrences with `erase`, unit keys and a decay of a head, or none, in 16 bits; all others go
 through the reference.
@@ -20,7 +20,7 @@ from hypic_sdk.kernels.items import ColdRun
 from hypic_sdk.kernels.kept import kept_for_same
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan import reference
-from hypic_sdk.kernels.segment_scan.chain import walk_states, walk_transitions
+from hypic_sdk.kernels.segment_scan.chain import Interiors, walk
 from hypic_sdk.kernels.segment_scan.pair import keep_pairs
 from hypic_sdk.kernels.segment_scan.prepare import Prepared, prepare
 from hypic_sdk.kernels.upload import upload
@@ -64,13 +64,15 @@ def scan_in_tiles(
     device, (_, H, K, V) = inputs.value.device, states_SHKV.shape
     call = _call(cold_runs, device)
     prepared = prepare(inputs, call.tiles, _TILE)
-    ends, found = (states_SHKV.new_empty((call.runs.shape[0], H, K, columns)) for columns in (V, K))
+    num_runs = call.runs.shape[0]
+    ends, found = (states_SHKV.new_empty((num_runs, H, K, columns)) for columns in (V, K))
+    finite = states_SHKV.new_empty(num_runs, dtype=torch.bool)
     work_states = states_SHKV if work_states_XHKV is None else work_states_XHKV
-    tables = call.tiles, call.runs
-    walk_states(prepared, inputs, tables, states_SHKV, work_states, ends, out_LHV)
     work = found if work_transitions is None else work_transitions
-    walk_transitions(prepared, call.runs, work, found)
-    return keep_pairs(found, ends, states_SHKV, transitions, call.ended)
+    interiors = Interiors(ends, found, finite, work)
+    walk(prepared, inputs, call.runs, states_SHKV, work_states, out_LHV, interiors)
+    keep_pairs(found, ends, states_SHKV, transitions, call.ended, finite)
+    return finite
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,7 +81,6 @@ class LongRuns:
 
     inputs: ScanInputs
     prepared: Prepared
-    tiles: torch.Tensor  # [tiles, 2] int64
     rows: tuple[torch.Tensor, ...]  # of [runs, FIELDS] int64
 
     @classmethod
@@ -91,7 +92,7 @@ class LongRuns:
                 of a launch share a work row.
         """
         tiles, rows = _live_tables(launches, inputs.value.device)
-        return cls(inputs, prepare(inputs, tiles, _TILE), tiles, rows)
+        return cls(inputs, prepare(inputs, tiles, _TILE), rows)
 
     def walk(self, launch: int, work_states: torch.Tensor, out_LHV: torch.Tensor) -> None:
         """Put the runs of a launch through, from states that lie in a work buffer and back to it.
@@ -99,9 +100,9 @@ class LongRuns:
         Args:
             work_states: [work rows, H, K, V] fp32.
         """
-        tables, work = (self.tiles, self.rows[launch]), work_states
-        # no interior begins or ends here: of transitions nothing is read or written, nor of slabs
-        walk_states(self.prepared, self.inputs, tables, work, work, work, out_LHV)
+        # no interior begins or ends here, so no slab is written
+        rows, work = self.rows[launch], work_states
+        walk(self.prepared, self.inputs, rows, work, work, out_LHV, None)
 
 
 @kept_for_same(maxsize=4)
@@ -114,8 +115,9 @@ def _live_tables(
         first = len(tiles)
         tiles += [(row, min(_TILE, stop - row)) for row in range(start, stop, _TILE)]
         last = len(tiles)
+        edges = first, last, last, last, start, stop, stop, stop
         # resumes from its work row and ends there; opens and closes no interior
-        rows.append((first, last, last, last, 0, work_row, 1, 0, 0, 0, 1))
+        rows.append((*edges, 0, work_row, 1, 0, 0, 0, 1))
     by_launch = upload(rows, device).split([len(runs) for runs in launches])
     return upload(tiles, device), by_launch
 
@@ -147,13 +149,14 @@ def _tables(cold_runs: Sequence[ColdRun]) -> tuple[list[tuple[int, int]], list[t
     tiles: list[tuple[int, int]] = []
     rows: list[tuple[int, ...]] = []
     for run in cold_runs:
-        edges = [len(tiles)]
+        edges, row_edges = [len(tiles)], [run.row_start]
         for start, stop in run.stretches():
             tiles += [(row, min(_TILE, stop - row)) for row in range(start, stop, _TILE)]
             edges.append(len(tiles))
+            row_edges.append(stop)
         rows.append(
             (
-                *(*edges, run.state_slot, max(run.work_slot, 0)),
+                *(*edges, *row_edges, run.state_slot, max(run.work_slot, 0)),
                 int(run.offset > 0),
                 int(run.is_inside),
                 int(run.opens_interior),

@@ -10,6 +10,7 @@ from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
 
 _BLOCK_V = 64
 _BLOCK_J = 32
+_WARPS = 8
 
 
 @triton.jit
@@ -19,7 +20,7 @@ def _pair_kernel(
     states_ptr,  # in, the state after the head seam; out, S
     transitions_ptr,  # out
     ended_ptr,  # [3, ended]: run, rows of both slabs
-    finite_ptr,  # out, [runs, H, blocks]
+    finite_ptr,  # in: true, [runs]; out: false where a pair is not finite
     states_stride,
     transitions_stride,
     num_ended,
@@ -54,7 +55,8 @@ def _pair_kernel(
         # [BJ, BV]
         o_jv = o_j[:, None] * V + o_v[None, :]
         b_head = tl.load(states_ptr + o_jv, (o_j < K)[:, None] & m_v[None, :], other=0)
-        b_state = tl.dot(-b_found, b_head, acc=b_state, input_precision="ieee")
+        # three products on the matrix units, nearly an fp32 product
+        b_state = tl.dot(-b_found, b_head, acc=b_state, input_precision="tf32x3")
         if (i_j // BLOCK_J) % BLOCKS == i_block:
             b_kept = b_found.to(transitions_ptr.dtype.element_ty)
             tl.store(transitions_ptr + o_kj, b_kept, m_kj)
@@ -62,7 +64,8 @@ def _pair_kernel(
             num_bad += tl.sum(tl.sum(is_bad.to(tl.int32), 1), 0)
     is_bad = ~(tl.abs(b_state) < float("inf"))
     num_bad += tl.sum(tl.sum(is_bad.to(tl.int32), 1), 0)
-    tl.store(finite_ptr + (run * H + i_h) * BLOCKS + i_block, num_bad == 0)
+    # of all who write there, each writes the same
+    tl.store(finite_ptr + run, False, num_bad > 0)
     # what is read of the slab is read by all before any of it is written
     tl.debug_barrier()
     tl.store(states_ptr + o_kv, b_state, m_kv)
@@ -74,7 +77,8 @@ def keep_pairs(
     states_SHKV: torch.Tensor,
     transitions: torch.Tensor,
     ended: torch.Tensor,
-) -> torch.Tensor:
+    finite: torch.Tensor,
+) -> None:
     """S and T to their rows, of the runs that end their interior.
 
     Args:
@@ -83,20 +87,16 @@ def keep_pairs(
         states_SHKV: in, the states after head seams.
         transitions: [X, H, K, K], any float dtype.
         ended: [3, n] int64: runs, and their rows of `states_SHKV` and of `transitions`.
-    Returns:
-        [runs] bool, whether both are finite as stored; true for runs that are not named.
+        finite: [runs] bool, true so far; false where T or S is not finite as stored.
     """
-    (num_runs, H, K, V), num_ended = ends.shape, ended.shape[1]
+    (_, H, K, V), num_ended = ends.shape, ended.shape[1]
     if not num_ended:
-        return torch.ones(num_runs, dtype=torch.bool, device=ends.device)
+        return
     assert states_SHKV[0].is_contiguous(), "rows of the state slab are contiguous"
     assert transitions[0].is_contiguous(), "rows of the transition slab are contiguous"
     block_k = max(16, next_power_of_2(K))
     block_v = min(_BLOCK_V, max(16, next_power_of_2(V)))
     blocks = cdiv(V, block_v)
-    # all is written where all runs end their interior
-    new = ends.new_empty if num_ended == num_runs else ends.new_ones
-    finite = new((num_runs, H * blocks), dtype=torch.bool)
     _pair_kernel.run(
         found,
         ends,
@@ -116,5 +116,5 @@ def keep_pairs(
         BLOCK_K=block_k,
         BLOCK_J=min(block_k, _BLOCK_J),
         BLOCK_V=block_v,
+        num_warps=_WARPS,
     )
-    return finite.all(1)

@@ -2,11 +2,14 @@
 
 Of a tile's C tokens, with decay G_i from the tile's start until token i and S before the tile, the
 pseudo-values U solve (I + A) U = b (v - G K S), where A_ij = b_i G_i / G_j k_i k_j below the
-diagonal.  So with M = (I + A)^-1 diag(b), which is made here, `chain` has only products left.
+diagonal.  So with M = (I + A)^-1 diag(b), which is made here, `chain` has only products left: of M
+and what is missing, v - G K S, come the pseudo-values, and of the scores times M and the same what
+outputs get from within the tile, both in one product.
 
 Products are of 16-bit operands with fp32 sums, and safe in fp16: with unit keys and b in [0, 1] no
-entry of M, nor of a product on the way to it, is larger than 1 (each is a product of contractions
-between two unit vectors), whatever the keys.  fp16 rounds to 2^-11 where bf16 does to 2^-8.
+entry of M, nor of the scores times M, nor of a product on the way to them, is larger than 1 (each
+is a product of contractions between two unit vectors), whatever the keys.  fp16 rounds to 2^-11
+where bf16 does to 2^-8.
 """
 
 from __future__ import annotations
@@ -33,8 +36,7 @@ def _prepare_kernel(
     tiles_ptr,  # [tiles, 2]: first row, rows
     unit_query_ptr,  # out, [tiles, Hk, C, K]
     unit_key_ptr,  # out, [tiles, Hk, C, K]
-    solve_ptr,  # out, [tiles, H, C, C]
-    score_ptr,  # out, [tiles, H, C, C]
+    ways_ptr,  # out, [tiles, H, 2, C, C]
     start_ptr,  # out, [tiles, H, C]: decay from the tile's start until a token
     end_ptr,  # out, [tiles, H, C]: decay from a token until the tile's end
     whole_ptr,  # out, [tiles, H]: decay over the tile
@@ -58,7 +60,7 @@ def _prepare_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    operand: tl.constexpr = solve_ptr.dtype.element_ty
+    operand: tl.constexpr = ways_ptr.dtype.element_ty
     i_t, i_key = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     row, count = tl.load(tiles_ptr + i_t * 2), tl.load(tiles_ptr + i_t * 2 + 1)
     o_c, o_k, o_v = tl.arange(0, C), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
@@ -104,7 +106,7 @@ def _prepare_kernel(
         whole = 1.0
         # [C, C]
         b_score = b_reads
-        b_erase = b_keys * b_strength[:, None]
+        b_loss = b_keys * (-b_strength)[:, None]
         if HAS_DECAY:
             b_log = tl.load(decay_ptr + i_token + o_c * H, m_c, other=0).to(tl.float64)
             b_log = tl.maximum(b_log, MIN_LOG)
@@ -121,23 +123,26 @@ def _prepare_kernel(
             b_between = (b_high[:, None] - b_high[None, :]) + (b_low[:, None] - b_low[None, :])
             b_between = tl.exp(tl.where(is_later, b_between, 0.0))
             b_score *= b_between
-            b_erase *= b_between
+            b_loss *= b_between
         tl.store(whole_ptr + i_out, whole)
         tl.store(start_ptr + i_out * C + o_c, b_start)
         tl.store(end_ptr + i_out * C + o_c, b_end)
-        tl.store(score_ptr + i_out * C * C + o_cc, b_score.to(operand))
         # (I + A)^-1 of pairs of rows, then of twice as large blocks from two
-        b_inverse = tl.where(o_c[:, None] // 2 == o_c[None, :] // 2, -b_erase, 0.0)
+        b_inverse = tl.where(o_c[:, None] // 2 == o_c[None, :] // 2, b_loss, 0.0)
         b_inverse = tl.where(is_same, 1.0, b_inverse)
+        b_losses = b_loss.to(operand)
         for level in tl.static_range(1, LEVELS):
             o_block = o_c // 2**level
             is_below = (o_block[:, None] == o_block[None, :] + 1) & (o_block[None, :] % 2 == 0)
-            b_below = tl.where(is_below, b_erase, 0.0).to(operand)
+            # what is below a block comes of that block of losses alone; the rest is not taken
             b_blocks = b_inverse.to(operand)
-            b_less = tl.dot(b_blocks, b_below, input_precision="ieee").to(operand)
-            b_inverse -= tl.dot(b_less, b_blocks, input_precision="ieee")
+            b_less = tl.dot(b_blocks, b_losses, input_precision="ieee").to(operand)
+            b_below = tl.dot(b_less, b_blocks, input_precision="ieee")
+            b_inverse = tl.where(is_below, b_below, b_inverse)
         b_solve = (b_inverse * b_strength[None, :]).to(operand)
-        tl.store(solve_ptr + i_out * C * C + o_cc, b_solve)
+        b_within = tl.dot(b_score.to(operand), b_solve, input_precision="ieee").to(operand)
+        tl.store(ways_ptr + i_out * 2 * C * C + o_cc, b_solve)
+        tl.store(ways_ptr + (i_out * 2 + 1) * C * C + o_cc, b_within)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -146,8 +151,7 @@ class Prepared:
 
     unit_query: torch.Tensor  # [N, Hk, C, K]
     unit_key: torch.Tensor  # [N, Hk, C, K]
-    solve: torch.Tensor  # [N, H, C, C]: pseudo-values of what is missing
-    score: torch.Tensor  # [N, H, C, C]
+    ways: torch.Tensor  # [N, H, 2, C, C]: pseudo-values of what is missing; shares of outputs of it
     start: torch.Tensor  # [N, H, C] fp32: decay from the tile's start until a token
     end: torch.Tensor  # [N, H, C] fp32: decay from a token until the tile's end
     whole: torch.Tensor  # [N, H] fp32: decay over the tile
@@ -170,7 +174,7 @@ def prepare(inputs: ScanInputs, tiles_table: torch.Tensor, tile_tokens: int) -> 
     operand = torch.float32 if value.dtype == torch.float32 else torch.float16
     found = Prepared(
         *value.new_empty((2, num_tiles, num_key_heads, C, K), dtype=operand).unbind(),
-        *value.new_empty((2, num_tiles, H, C, C), dtype=operand).unbind(),
+        value.new_empty((num_tiles, H, 2, C, C), dtype=operand),
         *value.new_empty((2, num_tiles, H, C), dtype=torch.float32).unbind(),
         value.new_empty((num_tiles, H), dtype=torch.float32),
         value.new_empty((num_tiles, H), dtype=torch.float32),
@@ -184,8 +188,7 @@ def prepare(inputs: ScanInputs, tiles_table: torch.Tensor, tile_tokens: int) -> 
         tiles_table,
         found.unit_query,
         found.unit_key,
-        found.solve,
-        found.score,
+        found.ways,
         found.start,
         found.end,
         found.whole,

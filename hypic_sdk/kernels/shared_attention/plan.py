@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from hypic_sdk.kernels.live_attention.plan import Merge, stretch_keys
-from hypic_sdk.kernels.live_attention.table import block_sizes
+from hypic_sdk.kernels.live_attention.table import block_of, block_sizes
 from hypic_sdk.kernels.upload import upload
 
 # which side is rotated so that the two fit: cached keys stand rotated at their place in the segment
@@ -111,11 +111,10 @@ class SharedTable:
         sizes, device = block_sizes(group, is_wide=is_wide), lists[0].device
         launches = []
         for size in sizes:
-            is_small = size == sizes[0]
             own = [
                 (run, start)
                 for run, start in zip(runs, starts, strict=True)
-                if len(sizes) == 1 or (run.num_rows * group <= sizes[0]) == is_small
+                if block_of(run.num_rows, group, is_wide=is_wide) == size
             ]
             tasks, merges = plan_shared(own, size // group, turn)
             num_partials = sum(m.num_partials for m in merges if m.place == 0)

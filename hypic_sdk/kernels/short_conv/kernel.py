@@ -2,7 +2,8 @@
 
 Few rows and no work tails: one launch, whose programs have some channels each and all rows; what
 they keep is read before it is written.  Else a launch that only reads, tiles of rows and of what is
-kept of them, and one that writes the tails.  A row's sum is taken in one order everywhere.
+kept of them, and one that writes the tails; of many rows, as cold segments have them, `slide` makes
+the first.  A row's sum is taken in one order everywhere.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import triton.language as tl
 from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
 from hypic_sdk.kernels.items import ColdRun, Item
 from hypic_sdk.kernels.kept import kept_for_same
+from hypic_sdk.kernels.short_conv.slide import conv_many_rows
 from hypic_sdk.kernels.short_conv.table import ConvTable
 
 
@@ -37,6 +39,9 @@ TILES = (
     (1024, Tile(8, 256, 4)),
     (1 << 62, Tile(32, 128, 4)),
 )
+# up to so many rows, the most that a graph has, seams may be the greater part, whose inputs are
+# looked up; more are stretches of inputs behind each other
+FEWER_ROWS = 2048
 PUT_TILE = Tile(8, 256, 4)
 # one launch for all: up to so many rows, as a decode batch has them, ..
 AT_ONCE_ROWS = 64
@@ -475,7 +480,8 @@ def short_conv(
     if works_XWC is None and num_rows <= AT_ONCE_ROWS and num_kept <= AT_ONCE_KEPT[-1]:
         _at_once(rows, table, tails_SWC, out_LC, options)
         return
-    kept = _in_tiles(rows, table, tails_SWC, works_XWC, out_LC, options)
+    conv = _in_tiles if num_rows <= FEWER_ROWS else conv_many_rows
+    kept = conv(rows, table, tails_SWC, works_XWC, out_LC, options)
     num_tails = table.tail_slots.shape[0] * (width - 1)
     _put(kept, num_tails, table.tail_slots, tails_SWC)
     if works_XWC is not None and num_tails < num_kept:

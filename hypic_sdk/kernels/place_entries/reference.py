@@ -8,20 +8,14 @@ from hypic_sdk.kernels.items import NO_SLOT
 from hypic_sdk.kernels.rotation import rotate
 
 
-def place_kv(
+def place_rows(
     key_LGE: torch.Tensor,
     value_LGE: torch.Tensor,
     slots_L: torch.Tensor,
     keys_PGE: torch.Tensor,
     values_PGE: torch.Tensor,
-    *,
-    cos: torch.Tensor | None,
-    sin: torch.Tensor | None,
-    interleaved: bool,
 ) -> None:
-    """keys[slot] := rotated key, values[slot] := value, for every row that has a slot."""
-    if cos is not None and sin is not None:
-        key_LGE = rotate(key_LGE, cos, sin, interleaved)
+    """keys[slot] := key, values[slot] := value, for every row that has a slot."""
     placed = slots_L != NO_SLOT
     if not placed.all():
         slots_L, key_LGE, value_LGE = slots_L[placed], key_LGE[placed], value_LGE[placed]
@@ -41,13 +35,8 @@ def place_entries(
 ) -> None:
     """Layer by layer: what lies at the source slots goes to the target slots."""
     for keys_PGE, values_PGE in zip(keys_APGE, values_APGE, strict=True):
-        place_kv(
-            keys_PGE.index_select(0, source_slots_L),
-            values_PGE.index_select(0, source_slots_L),
-            target_slots_L,
-            keys_PGE,
-            values_PGE,
-            cos=cos,
-            sin=sin,
-            interleaved=interleaved,
-        )
+        key_LGE = keys_PGE.index_select(0, source_slots_L)
+        if cos is not None and sin is not None:
+            key_LGE = rotate(key_LGE, cos, sin, interleaved)
+        value_LGE = values_PGE.index_select(0, source_slots_L)
+        place_rows(key_LGE, value_LGE, target_slots_L, keys_PGE, values_PGE)

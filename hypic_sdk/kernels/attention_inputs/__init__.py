@@ -1,0 +1,1 @@
+"""Norms, rotation and placing of what an attention layer projects."""

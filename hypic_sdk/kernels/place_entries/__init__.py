@@ -1,0 +1,1 @@
+"""Copy cached keys and values to other slots, rotating the keys."""

@@ -1,1 +1,0 @@
-"""Rotate keys and write keys and values to slots."""

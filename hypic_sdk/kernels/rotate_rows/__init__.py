@@ -1,1 +1,0 @@
-"""Rotation of rows by their positions."""
