@@ -47,9 +47,9 @@ ROWS = (
     *(16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 1792, 2048),  # of several requests that find their segments cached at once
 )
-# tasks of attention: for each sequence, of few rows a task (16k of context are 256 for two key
-# heads); for the whole forward, of many.  What they find takes 2 KiB a query head of a task, at two
-# key heads of 256 channels: at most 832 MiB
+# tasks of attention: for each sequence, of few rows a task (256 are 32k tokens of context); for the
+# whole forward, of many.  What they find takes 2 KiB a query head of a task, at two heads of 256
+# channels: at most 832 MiB
 _SMALL_TASKS = (8, 64, 256)
 _LARGE_TASKS = (0, 128, 384, 1024, 2048, 3328)
 _MOST_HEADS = 3328 * 128  # of all tasks of one size of block
