@@ -219,8 +219,7 @@ def run_replay_bench(
 
     def save() -> None:
         if folder is not None:
-            served = server.shape or server.model_folder or "the packaged reader"
-            write(folder, served, plan, asdict(where), results)
+            write(folder, url or server.words, plan, asdict(where), results)
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True)

@@ -42,6 +42,16 @@ class ReplayServer:
     shape: str | None = None  # of random weights, instead of a folder; with the reader's tokenizer
     config: EngineConfig = field(default_factory=EngineConfig)
 
+    @property
+    def words(self) -> str:
+        """The model, and how its cache is split."""
+        model, store = self.shape or self.model_folder or "the packaged reader", self.config.store
+        return (
+            f"{model}, cache of {store.budget_bytes / 2**30:.3g} GiB split for "
+            f"{store.segments_per_request} segments of {store.expected_segment_tokens} tokens a "
+            f"request, pairs in {store.pair}"
+        )
+
 
 class LateServer(Exception):
     """It was not ready in the time that there was."""

@@ -314,3 +314,12 @@ def test_what_is_served_follows_the_options() -> None:
     store = StoreConfig(1 << 30, 1500, "int8")
     config = served(None, "tiny", "cpu", store, 9.0).config
     assert (config.store, config.capture_ahead_s) == (store, 9.0)
+
+
+def test_a_report_says_what_was_served_and_how_its_cache_was_split() -> None:
+    store = StoreConfig(3 << 29, 1500, "int8", segments_per_request=7)
+    words = served(None, "tiny", "cpu", store, 9.0).words
+    assert words == (
+        "tiny, cache of 1.5 GiB split for 7 segments of 1500 tokens a request, pairs in int8"
+    )
+    assert served(None, None, "cpu", store, 9.0).words.startswith("the packaged reader, cache")
