@@ -12,7 +12,7 @@ from hypic_sdk.kernels.live_attention.plan import AttentionPlan, is_long, plan_a
 from hypic_sdk.kernels.upload import upload
 
 _SMALL_ROWS = 16  # query heads of a task of few rows (decode): the least that a product takes
-# of others, though a seam fills half of it: halves make more programs that each read all keys, which
+# of others, though a seam fills half of it: halves make more programs that each read all keys, and
 # took longer on an H200; fp32, whose products take no matrix unit, stays with few
 _LARGE_ROWS = 128
 _LONG_ROWS = 128  # of runs that read all their keys at once: half as much is read per product
