@@ -20,11 +20,12 @@ from hypic_sdk.bench import shared_keys
 from hypic_sdk.bench.kernel_shapes import LARGE, SMALL, TINY
 from hypic_sdk.bench.report import circumstances
 from hypic_sdk.bench.serving_floor import Floors
-from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of
+from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, check_shape, model_of
 from hypic_sdk.bench.serving_report import Failure, Row, line_of
 from hypic_sdk.bench.serving_together import LIMIT as TOGETHER_LIMIT
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.bench.shared_keys import Check, Timing
+from hypic_sdk.engine.opening import usable_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,9 +105,9 @@ def run_experiments(
     Returns:
         whether every arm gave what the definition gives; a verdict is no failure.
     """
-    name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name if device_name == "auto" else device_name)
+    device = usable_device(device_name)
     results, shape = Results(), "tiny" if tiny else shape
+    check_shape(shape)
     console.print(f"{circumstances()}, {shape}", highlight=False)
     sizes = TINY_SIZES if tiny else FULL_SIZES
 

@@ -21,6 +21,7 @@ from rich.table import Table
 from hypic_sdk.bench.kernel_cases import kernel_cases
 from hypic_sdk.bench.kernel_shapes import LARGE, SMALL, TINY, Case, Shapes, Tensors
 from hypic_sdk.bench.report import Spread, circumstances
+from hypic_sdk.engine.opening import usable_device
 from hypic_sdk.kernels.backend import Choice, picked_choices
 
 if TYPE_CHECKING:
@@ -174,8 +175,7 @@ def run_kernel_bench(
     Returns:
         whether every op passed its self-test.
     """
-    name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name if device_name == "auto" else device_name)
+    device = usable_device(device_name)
     small, large = (TINY, TINY) if tiny or device.type == "cpu" else (SMALL, LARGE)
     with torch.inference_mode():
         tests = [_tested(case, device) for case in kernel_cases(small)]

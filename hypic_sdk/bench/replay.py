@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 from urllib.request import urlopen
 
+import torch
+
 from hypic_sdk.bench.replay_caller import Caller, Replay, ReplayPlan, corpus
 from hypic_sdk.bench.replay_report import (
     ArmResult,
@@ -35,6 +37,7 @@ from hypic_sdk.bench.replay_report import (
 )
 from hypic_sdk.bench.replay_server import STOP_TIMEOUT_S, LateServer, ReplayServer, running
 from hypic_sdk.bench.report import circumstances
+from hypic_sdk.bench.serving_model import check_shape
 from hypic_sdk.client import AsyncHypic
 from hypic_sdk.config import DEFAULT_MODE, MODES, EngineConfig, ReuseConfig, StoreConfig
 from hypic_sdk.errors import ConfigError
@@ -260,7 +263,17 @@ def served(
     store: StoreConfig,
     capture_ahead_s: float = 0.0,
 ) -> ReplayServer:
-    """What every arm starts, but for its mode."""
+    """What every arm starts, but for its mode.
+
+    Raises:
+        ConfigError: no such shape, a shape beside a model, or CUDA where there is none.
+    """
+    if shape is not None:
+        check_shape(shape)
+        if model is not None:
+            raise ConfigError("a model or a shape of random weights, not both", shape=shape)
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"no device {device!r} can be used here: there is no CUDA", device=device)
     config = EngineConfig(device=device, store=store, capture_ahead_s=capture_ahead_s)
     return ReplayServer(None if model is None else str(model), shape, config)
 

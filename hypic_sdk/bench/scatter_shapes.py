@@ -20,10 +20,10 @@ import torch
 
 from hypic_sdk.bench.report import Spread, circumstances
 from hypic_sdk.bench.scatter import START_TIMEOUT_S, Answer, Bench, documents, heard
-from hypic_sdk.bench.serving_model import FULL_SIZES, SHAPES, TINY_SIZES, Sizes
+from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Sizes, check_shape
 from hypic_sdk.bench.serving_report import Failure, Row, line_of
 from hypic_sdk.config import Determinism, EngineConfig, ReuseConfig, SeamRule, StoreConfig
-from hypic_sdk.errors import ConfigError, WorkerError
+from hypic_sdk.errors import WorkerError
 from hypic_sdk.prompt.segment import PromptPart, SegmentId
 from hypic_sdk.server.fleet import Fleet
 from hypic_sdk.transport.control import Question
@@ -265,8 +265,7 @@ def run_scatter_shapes(
     Raises:
         HypicError: no such shape, or the engines can not start.
     """
-    if shape not in SHAPES:
-        raise ConfigError(f"shapes are {', '.join(SHAPES)}, got {shape!r}")
+    check_shape(shape)
     sizes, began_s = (TINY_SIZES if shape == "tiny" else FULL_SIZES), time.monotonic()
     path = None
     if folder is not None:

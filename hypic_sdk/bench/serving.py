@@ -19,6 +19,7 @@ import torch
 
 from hypic_sdk.bench.report import circumstances
 from hypic_sdk.bench.serving_curves import ttft_curves
+from hypic_sdk.bench.serving_determinism import determinism_costs
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of
 from hypic_sdk.bench.serving_pairs import pair_by_fla, pair_by_torch, pair_cost
@@ -37,6 +38,7 @@ from hypic_sdk.bench.serving_rows import (
     segment_bytes,
 )
 from hypic_sdk.bench.serving_together import eight_together
+from hypic_sdk.engine.opening import usable_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +58,7 @@ ROWS: tuple[Measure, ...] = (
     pair_cost,
     layer_zero,
     other_modes,
+    determinism_costs,
     ttft_curves,
     pair_by_torch,
     pair_by_fla,  # its kernels are tuned for two minutes first
@@ -84,8 +87,7 @@ def run_serving_bench(
         whether every row gave a number.
     """
     start_s = time.monotonic()
-    name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name if device_name == "auto" else device_name)
+    device = usable_device(device_name)
     shape = "tiny" if tiny else shape
     sizes = TINY_SIZES if tiny else FULL_SIZES
     bench = Bench(model_of(shape, model, device), shape, device, sizes)

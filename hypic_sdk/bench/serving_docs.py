@@ -21,6 +21,11 @@ SUMMARY = (
     "cold prefill, one text of 10k",
     "full recompute over transformers, prefill of 16384",
     "full recompute over transformers, prefill of 8192",
+    # what a GPU's default, `entries`, costs, and what `all` would
+    "deterministic=off over entries, cold prefill, 8 segments of 1.25k",
+    "deterministic=all over entries, TTFT, 4 x 4k all hits",
+    "deterministic=all over entries, decode step, batch 1, 4k of context",
+    "deterministic=all over entries, decode step, batch 32, 4k of context",
     "building (T, S), eight 1k segments",
     "bytes of a 1k segment",
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -12,7 +13,9 @@ from typing import Any, final
 import torch
 
 from hypic_sdk.config import (
+    DEFAULT_MODE,
     MODES,
+    Determinism,
     EngineConfig,
     ReuseConfig,
     SchedulerConfig,
@@ -22,7 +25,7 @@ from hypic_sdk.config import (
     let_heap_go,
 )
 from hypic_sdk.engine.engine import Engine
-from hypic_sdk.errors import WorkerError
+from hypic_sdk.errors import ConfigError, WorkerError
 from hypic_sdk.models.loader import load_model
 from hypic_sdk.models.qwen3_5 import Model
 from hypic_sdk.models.qwen_config import Config
@@ -80,12 +83,19 @@ FULL_SIZES = Sizes(1, 24 * GIB, 7)
 TINY_SIZES = Sizes(32, 64 << 20, 2)
 
 
+def check_shape(shape: str) -> None:
+    """Raise ConfigError for a name that is not in `SHAPES`."""
+    if shape not in SHAPES:
+        raise ConfigError(f"shapes are {', '.join(SHAPES)}, got {shape!r}", shape=shape)
+
+
 def random_model(shape: str, device: torch.device, seed: int = 0) -> Model:
     """A model in bf16 whose weights are drawn on the device, of sizes as after training.
 
     Args:
-        shape: a name in `SHAPES`.
+        shape: a name in `SHAPES`; ConfigError for any other.
     """
+    check_shape(shape)
     config = Config.from_hf(SHAPES[shape])
     with torch.device(device):
         model = Model(config, torch.bfloat16)
@@ -135,16 +145,31 @@ class Bench:
         self.sizes = sizes
         self._count = 0
         self._fresh = 1_000_000
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[tuple[str, Determinism | None], Engine] = {}
+        self._determinism: Determinism | None = None  # none: the device's default
 
-    def engine(self, mode: str = "transition_rope_recompute") -> Engine:
-        """The engine of a mode; that of any other mode is given up first, for its memory."""
-        if mode not in self._engines:
+    def engine(self, mode: str = DEFAULT_MODE) -> Engine:
+        """The engine of a mode; any other is given up first, for its memory.
+
+        There is room for one engine's pools beside the weights: who asks for another mode is not
+        to hold the engine of the mode before.
+        """
+        key = mode, self._determinism
+        if key not in self._engines:
             self._engines.clear()
             self.empty_cache()
-            self._engines[mode] = Engine(self.model, "bench", self._config(mode))
+            self._engines[key] = Engine(self.model, "bench", self._config(mode))
             keep_heap()  # as the engine's own process does
-        return self._engines[mode]
+        return self._engines[key]
+
+    @contextmanager
+    def under(self, determinism: Determinism) -> Iterator[None]:
+        """Engines that are asked for in here are of this determinism, and of nobody outside."""
+        before, self._determinism = self._determinism, determinism
+        try:
+            yield
+        finally:
+            self._determinism = before
 
     @property
     def warm_ups(self) -> int:
@@ -166,6 +191,7 @@ class Bench:
     def _config(self, mode: str) -> EngineConfig:
         return EngineConfig(
             device=str(self.device),
+            determinism=self._determinism,
             capture_asks=2,  # rows are few, and of forwards as they run once they are captured
             reuse=ReuseConfig(mode=MODES[mode], seam=SeamRule(8, 0), min_segment_tokens=16),
             store=StoreConfig(

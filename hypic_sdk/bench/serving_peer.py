@@ -12,7 +12,7 @@ import torch
 
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving_model import LEADING_TOKENS, QUESTION_TOKENS, SHAPES, Bench, Sizes
-from hypic_sdk.bench.serving_report import Row
+from hypic_sdk.bench.serving_report import Row, over
 from hypic_sdk.errors import WorkerError
 
 LENGTHS = (16_384, 8_192, 1_024)
@@ -104,12 +104,6 @@ def over_peer(own: Sequence[Row], bench: Bench) -> Iterator[Row]:
         ours = found.get(OWN.format(length))
         if ours is None:
             raise WorkerError(f"there is no row {OWN.format(length)!r} to compare with")
-        ratio = Spread(
-            ours.minimum / peer.maximum,
-            ours.median / peer.median,
-            ours.maximum / peer.minimum,
-            ours.num_runs,
-        )
         name = f"full recompute over transformers, prefill of {length}"
         target = FAIR if length >= FAIR_FROM else None
-        yield Row(name, "x", ratio, target=target, is_upper=False)
+        yield Row(name, "x", over(ours, peer), target=target, is_upper=False)

@@ -44,6 +44,16 @@ class Row:
         )
 
 
+def over(above: Spread, below: Spread) -> Spread:
+    """Ratios of two measurements that were not made in pairs: the widest that they allow."""
+    return Spread(
+        above.minimum / below.maximum,
+        above.median / below.median,
+        above.maximum / below.minimum,
+        min(above.num_runs, below.num_runs),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A row that gave no number."""

@@ -84,7 +84,7 @@ def further_1k(bench: Bench, floors: Floors) -> Iterator[Row]:
     yield Row("each further 1k segment", "ms", Spread.of(each), target=0.3, floor=floor)
 
 
-def decode_steps(batch: int, target: float) -> Callable[[Bench, Floors], Iterator[Row]]:
+def decode_steps(batch: int, target: float | None) -> Callable[[Bench, Floors], Iterator[Row]]:
     """A step in which every one of `batch` requests gets a token, at 4k of context each.
 
     From one step's tokens to the next one's: where steps overlap, the device is never waited for
@@ -183,15 +183,20 @@ def layer_zero(bench: Bench, floors: Floors) -> Iterator[Row]:
 def other_modes(bench: Bench, floors: Floors) -> Iterator[Row]:
     """The first row under the other modes, each with an engine of its own."""
     del floors
+    for mode in MODES_BESIDE:
+        yield _in_another_order(bench, mode)
+
+
+def _in_another_order(bench: Bench, mode: str) -> Row:
+    """Holds the mode's engine no longer than it is measured."""
     count = bench.sizes.tokens(4096)
     segments = bench.segments(10, 4, count)
-    for mode in MODES_BESIDE:
-        engine, found = bench.engine(mode), []
-        if MODES[mode].segments:
-            bench.warm(engine, segments)
-        for i in range(min(3, bench.sizes.num_runs) + bench.warm_ups):
-            order = segments[i % 4 :] + segments[: i % 4]
-            found.append(bench.first_token(engine, bench.prompt(order, 900 + i))[0])
-        spread = Spread.of(found[bench.warm_ups :])
-        name, place = f"TTFT, 4 x 4k, {mode}, documents in another order", Place(mode, 4, count)
-        yield Row(name, "ms", spread, place=place)
+    engine, found = bench.engine(mode), []
+    if MODES[mode].segments:
+        bench.warm(engine, segments)
+    for i in range(min(3, bench.sizes.num_runs) + bench.warm_ups):
+        order = segments[i % 4 :] + segments[: i % 4]
+        found.append(bench.first_token(engine, bench.prompt(order, 900 + i))[0])
+    spread = Spread.of(found[bench.warm_ups :])
+    name, place = f"TTFT, 4 x 4k, {mode}, documents in another order", Place(mode, 4, count)
+    return Row(name, "ms", spread, place=place)

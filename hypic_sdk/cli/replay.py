@@ -17,7 +17,7 @@ from hypic_sdk.cli.options import (
 )
 
 Folder = Annotated[Path | None, typer.Option("--model", help="A checkpoint folder.")]
-Shapes = Annotated[str | None, typer.Option(help="Random weights of this shape instead.")]
+Shapes = Annotated[str | None, typer.Option(help="Random weights: qwen3.5-35b-a3b, tiny-8k.")]
 Url = Annotated[str | None, typer.Option(help="A server that runs already, the only arm then.")]
 Modes = Annotated[list[str] | None, typer.Option("--mode", help="An arm; may be given again.")]
 Spread = Annotated[float, typer.Option(help="Standard deviation of the log of a length.", min=0.0)]

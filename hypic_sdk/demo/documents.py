@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hypic_sdk.demo import words
+from hypic_sdk.demo import cuts, words
 from hypic_sdk.demo.heldout import DROPPABLE, ROUGHENED_VERBS, SMALL_WORDS
 from hypic_sdk.demo.naming import PRONOUNS, Entity
 from hypic_sdk.demo.relations import RELATIONS, Part, capitalise, fill, named_once, possessive
@@ -160,6 +160,7 @@ class Fact:
     relation: str
     value: str
     update: bool = False
+    is_cut: bool = False  # by the end of its document, right before the value
 
 
 @dataclass(slots=True)
@@ -195,7 +196,10 @@ class Writer:
         return capitalise(text)
 
     def fact(self, fact: Fact) -> str:
-        """Return a statement of the fact; its subject becomes the one that pronouns mean."""
+        """Return a statement of the fact; its subject becomes the one that pronouns mean.
+
+        That of a cut fact has the mark of `cuts` where it is to be cut.
+        """
         rng = self.rng
         sentence = self.clause(fact)
         if not self.held_statements:
@@ -232,9 +236,9 @@ class Writer:
     def _template(self, fact: Fact) -> str:
         relation = RELATIONS[fact.relation]
         pool = relation.held_statements if self.held_statements else relation.statements
-        template = pool.draw(self.rng, self.part)
+        template = (cuts.late(pool) if fact.is_cut else pool).draw(self.rng, self.part)
         self.said[fact.entity.name, fact.relation] = template
-        return template
+        return cuts.marked(template, fact.value) if fact.is_cut else template
 
     def _reference(self, entity: Entity) -> tuple[str, str, str]:
         continues = self.last == entity

@@ -13,6 +13,7 @@ from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder
 from hypic_sdk.demo.questions import (
     NOT_SAID,
     Example,
+    cut,
     make_questions,
     mentioned_first,
     not_said,
@@ -68,6 +69,7 @@ ARMS = (
     Arm("since, held names, seen templates", held_templates=False, kind="since"),
     Arm("turned, held names, seen templates", held_templates=False, kind="turned"),
     Arm("two_hop, held names, seen templates", held_templates=False, kind="two_hop"),
+    Arm("cut, held names, seen templates", held_templates=False, kind="cut"),
 )
 MAKERS = {
     "not_said": not_said,
@@ -75,6 +77,7 @@ MAKERS = {
     "since": since,
     "turned": turned,
     "two_hop": two_hop,
+    "cut": cut,
 }
 QUICK = ("held templates", "seen templates")
 ATTEMPTS = 7919  # seeds that one prompt may try
@@ -121,6 +124,7 @@ def _one(arm: Arm, num_documents: int, place: int, seed: int) -> Example | None:
         events=2 if arm.kind in ("tally", "since") else 0,
         resets=arm.kind == "since",
         switches=2 if arm.kind == "turned" else 0,
+        cuts=3 if arm.kind == "cut" else 0,
         one_hop_only=True,
     )
     world, documents = make_world(spec, seed)

@@ -50,7 +50,7 @@ class Question:
 
     text: str
     answer: str
-    kind: str  # one_hop, latest, two_hop, first, tally, since, turned or not_said
+    kind: str  # one_hop, latest, cut, two_hop, first, tally, since, turned or not_said
     relation: str = ""
     gold: tuple[int, ...] = ()  # indices of the documents that hold the answer
     known_words: bool = True  # whether training shows every word of statement and question
@@ -89,7 +89,7 @@ def one_hop(world: World, key: tuple[str, str]) -> Question:
     """Ask for one stated fact."""
     entity = next(e for e in world.entities if e.name == key[0])
     value, gold = world.truth[key]
-    kind = "latest" if key in world.updated else "one_hop"
+    kind = "latest" if key in world.updated else "cut" if key in world.cut else "one_hop"
     relation = RELATIONS[key[1]]
     text, template = ask(world, relation, entity)
     known = relation.knows(template) and relation.knows(world.said[key])
@@ -177,10 +177,16 @@ def turned(world: World) -> Question | None:
     return Question(text, state, "turned", gold=(index,))
 
 
+def cut(world: World) -> Question | None:
+    """Ask for a fact whose sentence is cut by a border."""
+    return one_hop(world, world.rng.choice(sorted(world.cut))) if world.cut else None
+
+
 def draw_question(world: World, documents: Sequence[str]) -> Question | None:
     """Draw a question that hangs on more than one stated fact; none: ask for a fact."""
     draw = world.rng.random()
-    not_said_to, two_hop_to, first_to, tally_to, turned_to, latest_to = world.spec.mix.bounds
+    bounds = world.spec.mix.bounds
+    not_said_to, two_hop_to, first_to, tally_to, turned_to, latest_to, cut_to = bounds
     if draw < not_said_to:
         return not_said(world)
     if draw < two_hop_to:
@@ -194,7 +200,7 @@ def draw_question(world: World, documents: Sequence[str]) -> Question | None:
         return turned(world)
     if draw < latest_to and world.updated:
         return one_hop(world, world.rng.choice(sorted(world.updated)))
-    return None
+    return cut(world) if draw < cut_to else None
 
 
 def make_questions(world: World, documents: Sequence[str]) -> tuple[Question, ...]:

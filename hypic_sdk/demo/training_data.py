@@ -87,6 +87,8 @@ def draw_spec(rng: random.Random, stage: Stage, mix: Mix = MIXES["reader"]) -> W
         events=rng.choice(mix.events),
         resets=rng.random() < 0.5,
         switches=rng.choice(mix.switches),
+        # a mix without cuts draws as it always did
+        cuts=rng.choice(mix.cuts) if any(mix.cuts) else 0,
         mix=mix,
     )
 

@@ -7,8 +7,9 @@ by construction (see `naming` and `relations`). Standard library only.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from hypic_sdk.demo import cuts
 from hypic_sdk.demo.documents import (
     EVENTS,
     SWITCHES,
@@ -48,7 +49,7 @@ Item = Fact | Event | Reset | Turn
 class Mix:
     """Percent of questions of each kind, where a world allows it; the others ask for one fact.
 
-    The tuples are drawn from: how many updates, events and switches a world has.
+    The tuples are drawn from: how many updates, events, switches and cuts a world has.
     """
 
     not_said: int = 10
@@ -57,9 +58,11 @@ class Mix:
     tally: int = 5  # half of them since it was last set back
     turned: int = 8
     latest: int = 10
+    cut: int = 0
     updates: tuple[int, ...] = (0, 0, 1, 2, 4)
     events: tuple[int, ...] = (0, 0, 0, 1, 2)
     switches: tuple[int, ...] = (0, 0, 1, 2)
+    cuts: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         assert 0 <= self.bounds[-1] <= 1.0
@@ -67,14 +70,22 @@ class Mix:
     @property
     def bounds(self) -> tuple[float, ...]:
         """Where in [0, 1) each kind ends, in the order above."""
-        kinds = (self.not_said, self.two_hop, self.first, self.tally, self.turned, self.latest)
+        kinds = (
+            self.not_said,
+            self.two_hop,
+            self.first,
+            self.tally,
+            self.turned,
+            self.latest,
+            self.cut,
+        )
         return tuple(sum(kinds[: at + 1]) / 100 for at in range(len(kinds)))
 
 
 MIXES = {
     "reader": Mix(),
     # most questions hang on more than one document, or on its place
-    "judge": Mix(13, 13, 9, 10, 10, 13, (0, 1, 2, 4), (0, 1, 1, 2), (0, 1, 1, 2)),
+    "judge": Mix(13, 13, 9, 10, 10, 13, 10, (0, 1, 2, 4), (0, 1, 1, 2), (0, 1, 1, 2), (0, 1, 2, 3)),
 }
 
 
@@ -94,6 +105,7 @@ class WorldSpec:
     events: int = 0
     resets: bool = False  # whether events are set back, in one document or two
     switches: int = 0
+    cuts: int = 0  # borders of documents that cut a fact in two, at most
     one_hop_only: bool = False
     mix: Mix = MIXES["reader"]
 
@@ -109,6 +121,7 @@ class World:
     #: (entity name, relation) to (value, documents that state it)
     truth: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     updated: set[tuple[str, str]] = field(default_factory=set)
+    cut: set[tuple[str, str]] = field(default_factory=set)
     counted: dict[int, int] = field(default_factory=dict)
     #: event to how often it happened since it was last set back
     since: dict[int, int] = field(default_factory=dict)
@@ -124,7 +137,12 @@ class World:
         self._plan_updates(plans)
         self._plan_events(plans)
         self._plan_turns(plans)
-        return tuple(self._render(plan) for plan in plans)
+        self._plan_cuts(plans)
+        documents, begun = [], ""
+        for plan in plans:
+            document, begun = cuts.halves(self._render(plan, begun))
+            documents.append(document)
+        return tuple(documents)
 
     def _plan(self, index: int) -> list[Item]:
         """Choose the facts of one document, entity after entity."""
@@ -208,12 +226,34 @@ class World:
                 plans[index].insert(rng.randint(0, len(plans[index])), Turn(switch, state))
                 self.turned[switch.question] = state, index
 
-    def _render(self, plan: list[Item]) -> str:
+    def _plan_cuts(self, plans: list[list[Item]]) -> None:
+        """Have facts said last in their document, their value at the beginning of the next one."""
+        rng, num_borders = self.rng, len(plans) - 1
+        for border in rng.sample(range(num_borders), num_borders if self.spec.cuts else 0):
+            facts = [item for item in plans[border] if isinstance(item, Fact) and self._fits(item)]
+            if not facts or len(self.cut) == self.spec.cuts:
+                continue
+            fact = rng.choice(facts)
+            plans[border].remove(fact)
+            plans[border].append(replace(fact, is_cut=True))
+            key = fact.entity.name, fact.relation
+            self.truth[key] = fact.value, (border, border + 1)
+            self.cut.add(key)
+
+    def _fits(self, fact: Fact) -> bool:
+        """Tell whether a fact can be cut, and is what holds in the end."""
+        relation, held = RELATIONS[fact.relation], self.spec.held_statements
+        is_updated = (fact.entity.name, fact.relation) in self.updated
+        return not is_updated and cuts.can_be_cut(relation, fact.value, held)
+
+    def _render(self, plan: list[Item], begun: str) -> str:
+        """Write a document, behind the second half of a sentence that the one before began."""
         rng, spec = self.rng, self.spec
         writer = Writer(rng, spec.held_statements, spec.part, self.namer.lexicon.prose)
-        sentences: list[str] = []
+        sentences = [begun] if begun else []
         first = next((item.entity for item in plan if isinstance(item, Fact)), None)
-        title = heading(rng, first) + "\n" if first is not None and rng.random() < 0.3 else ""
+        has_title = first is not None and not begun and rng.random() < 0.3
+        title = heading(rng, first) + "\n" if first is not None and has_title else ""
         at = 0
         while at < len(plan):
             item = plan[at]
@@ -240,7 +280,8 @@ class World:
         return (
             isinstance(following, Fact)
             and following.entity == item.entity
-            and not (item.update or following.update or self.spec.held_statements)
+            and not (item.update or following.update or following.is_cut)
+            and not self.spec.held_statements
             and self.rng.random() < 0.15
         )
 

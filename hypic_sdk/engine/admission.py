@@ -17,15 +17,16 @@ import torch
 from hypic_sdk.config import SchedulerConfig
 from hypic_sdk.engine.cold_queue import ColdQueue
 from hypic_sdk.engine.grammars import GrammarBook
+from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.plan import AssemblyPlan, Snapshot
 from hypic_sdk.engine.request import Grant, Phase, Request
-from hypic_sdk.engine.run_table import KvTable
 from hypic_sdk.errors import HypicError, PoolExhausted, QueueFull
 from hypic_sdk.kernels.items import NO_SLOT
 from hypic_sdk.prompt.segment import BorderKind, SegmentKey
 from hypic_sdk.store.entries import ChainEntry, ChainRef, EntrySpec, Need
 from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.lease import Lease
+from hypic_sdk.store.slot_ranges import SlotRanges, split
 from hypic_sdk.store.store import Store
 from hypic_sdk.transport.messages import MissReason
 
@@ -315,13 +316,11 @@ def _place_replies(
     request: Request, lease: Lease, chain: ChainEntry | None, device: torch.device
 ) -> None:
     """Give every reply a state row and a KV table: the prompt's slots once, its own behind them."""
+    covered: SlotRanges = () if chain is None else chain.slot_ranges
     num_shared = request.num_prompt_tokens - (0 if chain is None else chain.position)
     for reply in request.replies:
         num_tokens = request.reply_kv_tokens + (num_shared if reply.index == 0 else 0)
-        slots = lease.take_kv(num_tokens)
-        if reply.index:
-            shared = request.replies[0].kv.host_slots[: request.num_prompt_tokens]
-            slots = torch.cat((shared, slots))
-        elif chain is not None:
-            slots = torch.cat((chain.kv_slots, slots))
+        slots = (*covered, *lease.take_kv_ranges(num_tokens))
         reply.settle(lease.take_state_row(), KvTable(slots, device))
+        if reply.index == 0 and slots:
+            covered, _ = split(slots, request.num_prompt_tokens)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.request import Request
-from hypic_sdk.engine.run_table import KvTable
 from hypic_sdk.prompt.segment import BorderKind
 from hypic_sdk.store.entries import ChainSpec
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hypic_sdk.engine.staging import Numbers
+from hypic_sdk.store.slot_ranges import SlotRanges
 
 RANGE_FIELDS = 4  # first source, first target, first position, and how many
 
@@ -22,25 +23,27 @@ class GapPlacement:
     positions: torch.Tensor  # [n] int64, by which the keys are rotated
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class GapSpan:
-    """One gap: token i of it goes from sources[i] to targets[i], at `first_position` + i."""
+    """One gap: token i of it goes from slot i of sources to slot i of targets, and is turned by
+    `first_position` + i."""
 
-    sources: torch.Tensor  # [tokens] int64 on the host, at least one
-    targets: torch.Tensor  # [tokens] int64 on the host
+    sources: SlotRanges  # as many slots as
+    targets: SlotRanges  # there are here
     first_position: int
-    is_range: bool = False  # known to be one, on both sides
 
     def ranges(self) -> Iterator[tuple[int, int, int, int]]:
         """The tokens as ranges, each RANGE_FIELDS: slots rise by one in it, on both sides."""
-        sources, targets = self.sources.numpy(), self.targets.numpy()
-        starts = [0]
-        if not self.is_range:
-            breaks = (np.diff(sources) != 1) | (np.diff(targets) != 1)
-            starts += (np.flatnonzero(breaks) + 1).tolist()
-        for start, stop in zip(starts, (*starts[1:], len(sources)), strict=True):
-            first = (int(sources[start]), int(targets[start]))
-            yield (*first, self.first_position + start, stop - start)
+        position, targets = self.first_position, list(reversed(self.targets))
+        for source in self.sources:
+            while source:
+                target = targets.pop()
+                length = min(len(source), len(target))
+                yield source.start, target.start, position, length
+                position += length
+                source = source[length:]
+                if length < len(target):
+                    targets.append(target[length:])
 
 
 def ranges_of_gaps(gaps: Iterable[GapSpan]) -> Numbers:

@@ -10,12 +10,12 @@ import torch
 
 from hypic_sdk.config import EngineConfig, SeamWidths
 from hypic_sdk.engine.graph_tables import ROWS, decode_contexts
+from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.plan import LiveRun
-from hypic_sdk.engine.run_table import KvTable, LiveStretch, TableBuilder
+from hypic_sdk.engine.run_table import LiveStretch, TableBuilder
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.kernels.items import NO_SLOT
 
-NUM_SEGMENTS = 4
 QUESTION_TOKENS = 64
 
 
@@ -24,6 +24,7 @@ class Likely:
     """What is expected of the requests to come."""
 
     max_replies: int  # that decode side by side
+    num_segments: int  # of a prompt
     segment_tokens: int
     seam: SeamWidths  # of a segment of that length
     max_context_tokens: int
@@ -34,6 +35,7 @@ class Likely:
         segment_tokens = config.store.expected_segment_tokens
         return cls(
             max_replies=config.scheduler.max_requests,
+            num_segments=config.store.segments_per_request,
             segment_tokens=segment_tokens,
             seam=settings.reuse.seam_widths(segment_tokens, settings.conv_width),
             max_context_tokens=settings.max_context_tokens,
@@ -72,15 +74,15 @@ def _all_hits(likely: Likely, builder: TableBuilder, device: torch.device) -> Ta
 
     Of a bucket's sizes gaps only make that a sequence goes in tiles, which the question does here.
     """
-    room = (likely.max_context_tokens - QUESTION_TOKENS) // NUM_SEGMENTS
+    room = (likely.max_context_tokens - QUESTION_TOKENS) // likely.num_segments
     head, tail = likely.seam.head_tokens, likely.seam.tail_tokens
     length = min(likely.segment_tokens, room)
     if length <= head + tail:  # nothing of a segment is cached
         length = 0
     runs: list[LiveRun] = []
-    for start in range(0, NUM_SEGMENTS * length, max(1, length)):
+    for start in range(0, likely.num_segments * length, max(1, length)):
         runs += (LiveRun(start, start + head), LiveRun(start + length - tail, start + length))
-    last = NUM_SEGMENTS * length
+    last = likely.num_segments * length
     question = LiveRun(last, min(last + QUESTION_TOKENS, likely.max_context_tokens))
     steps = [run for run in (*runs, question) if run.stop > run.start]
     stretch = LiveStretch(

@@ -13,8 +13,8 @@ from typing import final
 import torch
 
 from hypic_sdk.engine.grammars import Compilation, ReplyGrammar
+from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.plan import AssemblyPlan, PromptLayout
-from hypic_sdk.engine.run_table import KvTable
 from hypic_sdk.prompt.segment import SegmentKey
 from hypic_sdk.store.lease import Lease
 from hypic_sdk.transport.messages import (

@@ -7,10 +7,8 @@ contiguous and in order; the batch ends with padding rows (token 0, position 0) 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import final
 
 import numpy as np
@@ -18,6 +16,7 @@ import torch
 
 from hypic_sdk.engine.cold_memory import ColdMemory
 from hypic_sdk.engine.gap_placement import GapPlacement, GapSpan, placement_of, ranges_of_gaps
+from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.packed import NOT_FED, feed, padded, upload_packed
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.engine.staging import Numbers
@@ -28,37 +27,10 @@ from hypic_sdk.kernels.live_scan.walk import Walk
 from hypic_sdk.kernels.short_conv.table import ConvTable
 from hypic_sdk.kernels.upload import upload
 from hypic_sdk.store.entries import SegmentEntry
-from hypic_sdk.store.slot_ranges import ranges_of
 
 # rows of a batch are padded to a multiple of this, so that a row's bits do not depend on how many
 # rows stand beside it (design 3.9)
 ROW_MULTIPLE = 16
-_COUNTED_RANGES = 4  # of a table's slots, a launch each; a prompt behind a chain has two
-
-
-@final
-class KvTable:
-    """KV slots of one sequence by position: on host and device, and as ranges.
-
-    Nothing here is read back from the device, and nobody waits for it.
-    """
-
-    __slots__ = ("_starts", "contiguous_start", "host_slots", "slots")
-
-    def __init__(self, host_slots: torch.Tensor, device: torch.device) -> None:
-        self.host_slots = host_slots  # [positions] int64
-        ranges = ranges_of(host_slots) or (range(0),)
-        self.contiguous_start = ranges[0].start if len(ranges) == 1 else None
-        self._starts = [0, *accumulate(map(len, ranges))]  # by position, and their end
-        if len(ranges) > _COUNTED_RANGES:
-            self.slots = upload(host_slots, device)  # [positions] int64
-        else:  # counted there instead of brought there
-            spans = [torch.arange(span.start, span.stop, device=device) for span in ranges]
-            self.slots = torch.cat(spans) if len(spans) > 1 else spans[0]
-
-    def is_range(self, start: int, stop: int) -> bool:
-        """Whether the slots of positions [start, stop), one at least, rise by one."""
-        return bisect_right(self._starts, start) == bisect_left(self._starts, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,20 +282,18 @@ class TableBuilder:
         """Rows [row, stop) stand at `position` and after, and see every position before them."""
         if not self._has_attention:
             return
-        start, count = kv.contiguous_start, stop - row
-        if start is None:
-            self._kv_slots.append(kv.host_slots[position : position + count].numpy())
-        else:
-            self._kv_slots.append(np.arange(start + position, start + position + count))
+        own = kv.between(position, position + stop - row)
+        self._kv_slots += (np.arange(one.start, one.stop) for one in own)
         self._attention_runs.append(
             AttentionRun(row, stop, position, kv.slots, kv.contiguous_start)
         )
 
-    def build(self, drawn_R: torch.Tensor | None = None) -> RunTable:
+    def build(self, drawn_R: torch.Tensor | None = None, *, places_gaps: bool = True) -> RunTable:
         """The table, padded; all its numbers go to the device in one piece.
 
         Args:
             drawn_R: [any] int64 on the device, what the forward before drew, if rows are fed.
+            places_gaps: as part of the forward; false where `placement` was placed before it.
         """
         num_rows = len(self._ids)
         length = num_rows + -num_rows % ROW_MULTIPLE
@@ -339,7 +309,7 @@ class TableBuilder:
             pieces["fed"] = padded(rows["fed"], length, NOT_FED)
         if self._entry_slots:
             pieces["entry_slots"] = self._host_entry_slots(length)
-        if self._gaps and self._has_attention:
+        if self._gaps and self._has_attention and places_gaps:
             pieces["gaps"] = torch.from_numpy(self._gap_ranges())
         there = upload_packed(pieces, self._device)
         ids = there["ids"]
@@ -375,11 +345,9 @@ class TableBuilder:
         """All gaps of the forward; angles by local position when gaps do not turn."""
         spans = []
         for step, kv in self._gaps:
-            gap, entry = step.gap, step.entry
+            gap = step.gap
             first = gap.start if self._rotate_gaps else gap.entry_seam.head_tokens
-            is_range = len(entry.slot_ranges) == 1 and kv.is_range(gap.start, gap.stop)
-            own = kv.host_slots[gap.start : gap.stop]
-            spans.append(GapSpan(entry.kv_slots, own, first, is_range))
+            spans.append(GapSpan(step.entry.slot_ranges, kv.between(gap.start, gap.stop), first))
         return ranges_of_gaps(spans)
 
 

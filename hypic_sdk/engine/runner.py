@@ -13,7 +13,7 @@ from hypic_sdk.engine.batch import Batch, FiniteFlags
 from hypic_sdk.engine.capture_rule import CaptureRule
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.context import ForwardMemory, TableContext, place_gaps
-from hypic_sdk.engine.graph_tables import FixedTables, GraphShape
+from hypic_sdk.engine.graph_tables import FixedTables, GraphShape, why_eager
 from hypic_sdk.engine.graphs import Capture, CudaCapture, GraphCounts, GraphRunner, Rows
 from hypic_sdk.engine.launched import Download, Drawn, Launched
 from hypic_sdk.engine.likely import Likely, likely_forwards
@@ -93,9 +93,10 @@ class Runner:
             return Launched(batch, *drawn, lambda: FiniteFlags((), ()), (), start_s)
         builder = self._builder(batch)
         row_independent = self._settings.row_independent(has_cold=bool(batch.colds))
+        is_placed = self._placed_ahead(builder)
         rows, cold_finite = self._replayed(builder), self._no_cold
         if rows is None:
-            table = builder.build(self._drawn_R)
+            table = builder.build(self._drawn_R, places_gaps=not is_placed)
             context = self._context(table, row_independent=row_independent)
             rows = self._forward(context, has_logits=bool(batch.sampling))
             cold_finite = context.cold_finite
@@ -118,15 +119,23 @@ class Runner:
             self.on_logits(batch.sampling, logits_RV)
         return [logits_RV]
 
-    def _replayed(self, builder: TableBuilder) -> Rows | None:
-        """The forward on a graph, if there is one for it."""
-        replay = None if self._graphs is None else self._graphs.prepare(builder, self._drawn_R)
-        if replay is None:
-            return None
+    def _placed_ahead(self, builder: TableBuilder) -> bool:
+        """Place the gaps of a forward that may run on a graph; whether that was done.
+
+        As long as the gaps are, so outside of the graph; and before its tables are prepared, so
+        that the device copies while the host plans.
+        """
+        if self._graphs is None or why_eager(builder) is not None:
+            return False
         placement = builder.placement()
-        if placement is not None:  # as long as the gaps are: outside of the graph
+        if placement is not None:
             place_gaps(placement, self._memory, self._rotary, self._settings.state_dtype)
-        return replay()
+        return True
+
+    def _replayed(self, builder: TableBuilder) -> Rows | None:
+        """The forward on a graph, if there is one for it; its gaps have been placed."""
+        replay = None if self._graphs is None else self._graphs.prepare(builder, self._drawn_R)
+        return None if replay is None else replay()
 
     def _context(self, table: RunTable, *, row_independent: bool) -> TableContext:
         return TableContext(

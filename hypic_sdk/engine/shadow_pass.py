@@ -10,8 +10,9 @@ import torch
 
 from hypic_sdk.engine.cold_memory import ColdArea
 from hypic_sdk.engine.context import ForwardMemory, TableContext
+from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.plan import LiveRun, PromptLayout
-from hypic_sdk.engine.run_table import KvTable, LiveStretch, TableBuilder
+from hypic_sdk.engine.run_table import LiveStretch, TableBuilder
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.kernels.items import NO_SLOT
 from hypic_sdk.models.base import CausalLM

@@ -45,6 +45,7 @@ class ChainEntry:
     position: int  # tokens it covers
     state_slot: int  # row of the state and conv-tail slabs
     kv_slots: torch.Tensor  # [position] int64 on the host, read only; [0] without full attention
+    slot_ranges: SlotRanges  # the same, in the same order
     exact: bool  # no interior after other tokens
     segment_keys: frozenset[SegmentKey]  # every segment it contains; deleted with any of them
 

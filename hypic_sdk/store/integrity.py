@@ -90,8 +90,8 @@ def _check_pool(
     filling: list[range],
 ) -> None:
     holders, pins = _times_named(held, pool), _times_named(pinned, pool)
-    assert torch.equal(holders, torch.from_numpy(pool.holders)), f"{pool.name}: holders are wrong"
-    assert torch.equal(pins, torch.from_numpy(pool.pins)), f"{pool.name}: pins are wrong"
+    assert torch.equal(holders, pool.holders.tensor()), f"{pool.name}: holders are wrong"
+    assert torch.equal(pins, pool.pins.tensor()), f"{pool.name}: pins are wrong"
     # each slot once: claimed for one, or free, or held
     owners = _times_named([*reserved, *filling, *pool.free.ranges], pool)
     owners += holders > 0

@@ -23,7 +23,7 @@ class Lease:
     """What one admitted request (or warm job) may use until `close`.
 
     Made by `Store.admit` only.  A context manager; closing twice is allowed, any other call on a
-    closed lease is a bug.  KV slots are handed out as tensors on the host.
+    closed lease is a bug.
     """
 
     def __init__(
@@ -119,14 +119,18 @@ class Lease:
         self._memory.arena.drop(row)
 
     def take_kv(self, num_tokens: int) -> torch.Tensor:
-        """Use the next reserved KV slots: [num_tokens] int64, on the host.
+        """What `take_kv_ranges` does, as [num_tokens] int64 on the host."""
+        return tensor_of(self.take_kv_ranges(num_tokens))
+
+    def take_kv_ranges(self, num_tokens: int) -> SlotRanges:
+        """Use the next reserved KV slots, in the order given.
 
         Slots of successive calls rise by one wherever the store found a contiguous stretch, and
-        go on from the chain's last slot where that stretch was free.  [0] without full attention.
+        go on from the chain's last slot where that stretch was free.  None without full attention.
         """
         assert self._is_open, "lease is closed"
         if not self._memory.layout.keeps_kv:
-            return torch.empty(0, dtype=torch.int64)
+            return ()
         assert num_tokens >= 0, "a number of tokens is not negative"
         assert num_tokens <= self.reserved_kv_tokens, (
             f"{num_tokens} KV slots wanted, {self.reserved_kv_tokens} are reserved"
@@ -134,7 +138,7 @@ class Lease:
         slots, self._reserved_kv = split(self._reserved_kv, num_tokens)
         self._own_kv = union((self._own_kv, slots))
         self._use(Holding(kv_slots=slots))
-        return tensor_of(slots)
+        return slots
 
     def adopt(self, key: SegmentKey) -> SegmentEntry:
         """Pin an entry that is held now (made by somebody else since the admission)."""

@@ -1,4 +1,4 @@
-"""Who holds the slots of one slab: holders and pins counted per slot, states counted in all."""
+"""Who holds the slots of one slab: holders and pins of each, states counted in all."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import final
 
-import numpy as np
-import torch
-
 from hypic_sdk.store.entries import ByteStates
 from hypic_sdk.store.free_ranges import FreeRanges
-from hypic_sdk.store.slot_ranges import SlotRanges, count, ranges_of, union
+from hypic_sdk.store.range_counts import RangeCounts
+from hypic_sdk.store.slot_ranges import SlotRanges, count, union
 
 
 class Claim(Enum):
@@ -35,9 +33,8 @@ class SlotPool:
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
         self.free = FreeRanges(num_slots)
-        # arrays: most spans are a slot or two, and there the calls are what costs
-        self.holders = np.zeros(num_slots, dtype=np.int32)
-        self.pins = np.zeros(num_slots, dtype=np.int32)
+        self.holders = RangeCounts(num_slots)
+        self.pins = RangeCounts(num_slots)
         self._num_claimed = {Claim.RESERVED: 0, Claim.FILLING: 0}
         self._num_idle = 0
         self._num_pinned = 0
@@ -76,51 +73,40 @@ class SlotPool:
 
     def settle(self, slots: SlotRanges, claim: Claim) -> None:
         """Claimed -> held once, idle."""
-        for span in slots:
-            self.holders[span.start : span.stop] = 1
-        self._num_claimed[claim] -= count(slots)
-        self._num_idle += count(slots)
+        self.hold(slots)
+        num_slots = count(slots)
+        self._num_claimed[claim] -= num_slots
+        self._num_idle += num_slots
 
     def hold(self, slots: SlotRanges) -> None:
         """One more holder of slots that are held already."""
         for span in slots:
-            self.holders[span.start : span.stop] += 1
+            self.holders.add(span)
 
     def drop(self, slots: SlotRanges) -> None:
         """One holder fewer (its own pin taken off before); what nobody holds is free."""
         for span in slots:
-            holders = self.holders[span.start : span.stop]
-            holders -= 1
-            num_held = int(np.count_nonzero(holders))
-            orphans: SlotRanges = ()
-            if num_held == 0:
-                orphans = (span,)
-            elif num_held < len(span):
-                orphans = ranges_of(torch.from_numpy(np.flatnonzero(holders == 0) + span.start))
-            self._num_idle -= len(span) - num_held
+            orphans = self.holders.remove(span)
+            self._num_idle -= count(orphans)
             self.free.give(orphans)
 
     def pin(self, slots: SlotRanges) -> None:
         """A holder of these slots uses them."""
-        fresh = self.num_unpinned(slots)
         for span in slots:
-            self.pins[span.start : span.stop] += 1
-        self._num_idle -= fresh
-        self._num_pinned += fresh
+            num_fresh = self.pins.add(span)
+            self._num_idle -= num_fresh
+            self._num_pinned += num_fresh
 
     def unpin(self, slots: SlotRanges) -> None:
         """A holder of these slots uses them no more."""
         for span in slots:
-            self.pins[span.start : span.stop] -= 1
-        unused = self.num_unpinned(slots)
-        self._num_idle += unused
-        self._num_pinned -= unused
+            num_unused = count(self.pins.remove(span))
+            self._num_idle += num_unused
+            self._num_pinned -= num_unused
 
     def num_unpinned(self, slots: SlotRanges) -> int:
         """How many of these slots no holder pins."""
-        return sum(
-            len(span) - int(np.count_nonzero(self.pins[span.start : span.stop])) for span in slots
-        )
+        return sum(len(idle) for span in slots for idle in self.pins.where(span, 0))
 
     def needed_and_idle(self, groups: Iterable[SlotRanges]) -> tuple[int, int]:
         """How many held slots the groups name, each counted once, and how many of them are idle."""
@@ -129,12 +115,5 @@ class SlotPool:
 
     def frees(self, slots: SlotRanges) -> bool:
         """Whether dropping these held, unpinned slots once would free any."""
-        return any(
-            bool(
-                (
-                    (self.pins[span.start : span.stop] == 0)
-                    & (self.holders[span.start : span.stop] == 1)
-                ).any()
-            )
-            for span in slots
-        )
+        idle = (part for span in slots for part in self.pins.where(span, 0))
+        return any(True for part in idle for _ in self.holders.where(part, 1))

@@ -50,6 +50,16 @@ def union(groups: Iterable[SlotRanges]) -> SlotRanges:
     return tuple(joined)
 
 
+def joined(slots: SlotRanges) -> SlotRanges:
+    """The same slots in the same order, in as few ranges as that allows."""
+    ranges: list[range] = []
+    for span in slots:
+        if ranges and ranges[-1].stop == span.start:
+            span = range(ranges.pop().start, span.stop)
+        ranges.append(span)
+    return tuple(ranges)
+
+
 def ranges_of(slots: torch.Tensor) -> SlotRanges:
     """Slots [n] int64 on the host, in the order of the tensor."""
     numbers = slots.numpy()
@@ -65,5 +75,8 @@ def tensor_of(slots: SlotRanges) -> torch.Tensor:
     """Slots as [n] int64 on the host."""
     if len(slots) == 1:
         return torch.arange(slots[0].start, slots[0].stop)
-    pieces = [torch.arange(span.start, span.stop) for span in slots]
-    return torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
+    numbers, start = torch.empty(count(slots), dtype=torch.int64), 0
+    for span in slots:
+        torch.arange(span.start, span.stop, out=numbers[start : start + len(span)])
+        start += len(span)
+    return numbers

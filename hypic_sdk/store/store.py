@@ -325,15 +325,16 @@ class Store:
         return filling
 
     def _chain_resident(self, spec: ChainSpec) -> Resident[ChainEntry]:
+        table = spec.slot_ranges
         entry = ChainEntry(
             digest=spec.digest,
             position=spec.position,
             state_slot=spec.state_slot,
             kv_slots=spec.kv_slots,
+            slot_ranges=table,
             exact=spec.exact,
             segment_keys=spec.segment_keys,
         )
-        table = spec.slot_ranges
         # a segment that stands twice in a table of shared slots is held once
         holding = Holding(state_rows=slots_at(spec.state_slot), kv_slots=union((table,)))
         kv_bytes = count(holding.kv_slots) * self.layout.kv_slot_bytes

@@ -25,8 +25,10 @@ from hypic_sdk.bench.serving_profile import FEW, MANY, PROFILED, further_segment
 from hypic_sdk.bench.serving_report import Absent, Row, line_of
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.cli.app import app
+from hypic_sdk.config import Determinism
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import WorkerError
+from tests.bench.test_serving_determinism import DETERMINED, one_at_a_time
 
 CPU = torch.device("cpu")
 # of design 13, those that one device and no server answer
@@ -53,7 +55,8 @@ def bench() -> Bench:
     return Bench(random_model("tiny", CPU), "tiny", CPU, TINY_SIZES)
 
 
-def test_every_row_gives_a_number_and_is_written(tmp_path):
+def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
+    engines = one_at_a_time(monkeypatch)
     done = CliRunner().invoke(
         app, ["bench", "serving", "--tiny", "--device", "cpu", "--out", str(tmp_path), "--profile"]
     )
@@ -81,6 +84,13 @@ def test_every_row_gives_a_number_and_is_written(tmp_path):
         for how_many, length in (*CURVE_SHAPES, (4, 4096)):
             place = (arm, how_many, TINY_SIZES.tokens(length))
             assert (place in places) == (how_many > 1 or arm != "prefix_cache")
+    for base in DETERMINED:
+        for mode in Determinism:
+            assert f"{base}, deterministic={mode.value}" in rows
+        for mode in ("off", "entries"):
+            share = rows[f"deterministic={mode} over all, {base}"]
+            assert share["unit"] == "% of the time"
+    assert {one.determinism for one in engines} == {None, *Determinism}
     errors = [row for name, row in rows.items() if name.startswith("layer-0")]
     assert all(row["is_met"] for row in errors if row["target"])
     (int8,) = (row for row in errors if not row["target"])

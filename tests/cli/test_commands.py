@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -100,6 +101,22 @@ def test_a_visitor_of_the_demo_may_err(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_wrong_is_named(words: tuple[str, ...], error: type[HypicError]) -> None:
     with pytest.raises(error, match=words[-1].replace("/", ".")):
         run("generate", *words)
+
+
+@pytest.mark.parametrize("bench", ["kernels", "serving", "experiments", "replay", "scatter"])
+def test_a_bench_names_a_device_or_a_shape_that_is_not_here(bench: str) -> None:
+    options = {"scatter": ("--model-shapes", "nosuch")}.get(bench, ("--shapes", "nosuch"))
+    if bench != "kernels":
+        with pytest.raises(ConfigError, match=r"shapes are .*got 'nosuch'"):
+            run("bench", bench, *options, "--device", "cpu")
+    if bench != "scatter" and not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match=r"'cuda:9' can be used here"):
+            run("bench", bench, "--device", "cuda:9")
+
+
+def test_a_model_and_a_shape_are_not_both_replayed() -> None:
+    with pytest.raises(ConfigError, match="not both"):
+        run("bench", "replay", "--shapes", "tiny-8k", "--model", "somewhere")
 
 
 def test_an_empty_document_is_named(tmp_path: Path) -> None:

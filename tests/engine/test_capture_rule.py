@@ -91,6 +91,19 @@ def test_the_first_capture_compiles_and_is_no_measure():
     assert asked == round(0.25 / EAGER_S) + 1
 
 
+@pytest.mark.parametrize("rest", [(0.25, 0.75), (0.75, 0.25), (0.75, 0.25, 0.5)])
+def test_a_capture_costs_the_least_of_those_behind_the_first(rest):
+    """However quick the first was, and however slow the last."""
+    world = World()
+    for rows, took_s in enumerate((1 / 64, *rest)):
+        world.capture(rows + 1, took_s)
+    world.now_s += 1000.0
+    asked = 1
+    while not world.ask(16):
+        asked += 1
+    assert asked == round(min(rest) / EAGER_S) + 1
+
+
 def test_an_eager_forward_that_compiles_is_no_measure():
     world = World()
     world.ask(16)

@@ -15,9 +15,9 @@ from hypic_sdk.engine import likely
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.graph_tables import ROWS, HostTables, plan_tables
 from hypic_sdk.engine.graphs import Forward, GraphCounts
+from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.likely import Likely
 from hypic_sdk.engine.opening import load_engine
-from hypic_sdk.engine.run_table import KvTable
 from hypic_sdk.engine.runner import Runner
 from tests.engine.harness import answer, check_ended, drain, engine_of, events_of, request_of, warm
 from tests.engine.prompts import inner, prompt_of, tokens
@@ -27,9 +27,11 @@ MAX_REPLIES = 40
 LONGEST = 8192  # tokens, of the models here
 
 
-def config(limit_s: float = 60.0, max_replies: int = MAX_REPLIES) -> EngineConfig:
+def config(
+    limit_s: float = 60.0, max_replies: int = MAX_REPLIES, per_request: int = 4
+) -> EngineConfig:
     return EngineConfig(
-        store=StoreConfig(expected_segment_tokens=16),
+        store=StoreConfig(expected_segment_tokens=16, segments_per_request=per_request),
         scheduler=SchedulerConfig(max_requests=max_replies),
         capture_ahead_s=limit_s,
     )
@@ -77,11 +79,10 @@ def test_the_first_requests_find_their_graphs():
     """One whose segments are all cached, with a question of the usual length; two at once."""
     documents = [inner(tokens(seed, 16)) for seed in range(2)]
     with kernels_in_interpreter() as patch:
-        patch.setattr(likely, "NUM_SEGMENTS", 2)
         patch.setattr(likely, "QUESTION_TOKENS", 9)
         engine = engine_of(dtype=torch.float32, pair="float16", step_tokens=128)
         counts = with_graphs(engine)
-        engine.capture_ahead(config(max_replies=2))
+        engine.capture_ahead(config(max_replies=2, per_request=2))
         num_captured = counts.num_captured
         warm(engine, *documents)
         answer(engine, prompt_of(*documents, tokens(9, 9)), max_tokens=2)
@@ -109,7 +110,7 @@ def test_the_first_requests_find_their_graphs():
 def test_a_context_that_holds_less_has_what_it_can_hold(shape):
     engine, _ = ahead(never_run, 0.0)
     seam = engine.describe().settings.reuse.seam_widths(shape["segment_tokens"], 4)
-    engine._runner.capture_ahead(Likely(max_replies=1, seam=seam, **shape), 60.0)
+    engine._runner.capture_ahead(Likely(max_replies=1, num_segments=4, seam=seam, **shape), 60.0)
     assert engine.graph_counts.num_captured in (1, 2)
 
 
@@ -150,6 +151,7 @@ def test_it_is_done_before_anybody_can_ask(monkeypatch):
     assert limit_s == 7.0
     settings = engine.describe().settings
     assert expected.max_replies == SchedulerConfig().max_requests
+    assert expected.num_segments == StoreConfig().segments_per_request
     assert expected.max_context_tokens == settings.max_context_tokens
     assert expected.seam == settings.reuse.seam_widths(256, settings.conv_width)
 

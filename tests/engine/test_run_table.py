@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypic_sdk.config import SeamWidths
 from hypic_sdk.engine import packed, run_table
 from hypic_sdk.engine.cold_memory import ColdMemory
+from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.plan import Gap, LiveRun
 from hypic_sdk.engine.run_table import (
     ROW_MULTIPLE,
     ColdChunk,
-    KvTable,
     LiveStretch,
     RunTable,
     SaveState,
@@ -55,34 +55,6 @@ def visible(table: RunTable) -> dict[int, list[int]]:
             stop = run.first_position + row - run.row_start + 1
             seen[row] = run.slots[:stop].tolist()
     return seen
-
-
-def test_kv_tables_know_whether_they_are_a_range():
-    assert KvTable(torch.arange(5, 9), CPU).contiguous_start == 5
-    assert KvTable(torch.tensor([5, 7]), CPU).contiguous_start is None
-    assert KvTable(torch.tensor([6, 5]), CPU).contiguous_start is None
-    assert KvTable(torch.empty(0, dtype=torch.int64), CPU).contiguous_start == 0
-
-
-@given(
-    spans=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=8),
-    ends=st.tuples(st.integers(0, 40), st.integers(0, 40)),
-)
-def test_kv_tables_know_which_of_their_slots_are_a_range(spans, ends):
-    """Few ranges and many; neighbours that touch are one range."""
-    slots, last = [], 0
-    for skipped, count in spans:
-        slots += range(last + skipped, last + skipped + count)
-        last += skipped + count
-    table = KvTable(torch.tensor(slots, dtype=torch.int64), CPU)
-    assert table.slots.tolist() == table.host_slots.tolist() == slots
-    assert table.slots.dtype == torch.int64
-    start, stop = sorted(min(end, len(slots)) for end in ends)
-    if start < stop:
-        own = slots[start:stop]
-        assert table.is_range(start, stop) == (own == list(range(own[0], own[0] + len(own))))
-    is_one = slots == list(range(slots[0], slots[0] + len(slots))) if slots else True
-    assert (table.contiguous_start is not None) == is_one
 
 
 @given(positions=st.lists(st.integers(0, 40), min_size=1, max_size=20))

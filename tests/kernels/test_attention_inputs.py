@@ -60,9 +60,11 @@ class Drawn:
 
     def run(self, run: Callable[..., torch.Tensor], *, turned: bool = True) -> list[torch.Tensor]:
         """Rotated queries, slabs, and where it is asked for the rows' rotated keys."""
-        num_slots, heads = 2 * 17 + 5, self.key.shape[1:]
+        num_slots, (G, E) = 2 * 17 + 5, self.key.shape[1:]
+        # each with strides of its own
         keys, values = (
-            torch.full((num_slots, *heads), torch.nan, dtype=self.slab_dtype) for _ in range(2)
+            torch.full((num_slots, G + x, E + 2 * x), torch.nan, dtype=self.slab_dtype)[:, :G, :E]
+            for x in (0, 1)
         )
         # of the dtype of the rows, contiguous, never written
         kept = [torch.full(self.key.shape, torch.nan, dtype=self.key.dtype)] if turned else []
@@ -92,10 +94,11 @@ def drawn(
     torch.manual_seed(seed)
     L, Q, G, E, rotary_dims = shape
     step = 2 * E if gated else E
-    projected = torch.full((L, Q * step + 2 * G * E + 3), torch.nan, dtype=dtype)
-    query, key, value, _ = projected.split_with_sizes((Q * step, G * E, G * E, 3), 1)
+    projected = torch.full((L, Q * step + 2 * G * (E + 1) + 3), torch.nan, dtype=dtype)
+    query, key, value, _ = projected.split_with_sizes((Q * step, G * E, G * (E + 2), 3), 1)
     query = query.unflatten(1, (Q, step))[..., :E]
-    key, value = key.unflatten(1, (G, E)), value.unflatten(1, (G, E))
+    # heads of keys and of values at distances of their own
+    key, value = key.unflatten(1, (G, E)), value.unflatten(1, (G, E + 2))[..., :E]
     for x in (query, key, value):
         x.copy_(3 * torch.randn(x.shape))
     slots, entry_slots = torch.randperm(2 * 17 + 5)[: 2 * L].view(2, L)

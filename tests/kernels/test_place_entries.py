@@ -52,6 +52,8 @@ def slabs_and_slots(
     target[torch.rand(L) < 0.2] = NO_SLOT
     slabs = torch.full((2, NUM_LAYERS, 2 * L + 3, G, E), torch.nan, dtype=dtype)
     slabs[:, :, source] = torch.randn(2, NUM_LAYERS, L, G, E).to(dtype)
+    # a row that goes nowhere may come from nowhere
+    source = source.where((target != NO_SLOT) | (torch.rand(L) < 0.5), NO_SLOT)
     return [slabs[0], slabs[1]], source, target
 
 

@@ -307,3 +307,19 @@ def test_what_is_saved_and_loaded_in_one_call_goes_in_order(case, width, seed):
         want += apart(inputs, items[start:stop])
     assert torch.equal(out, want)
     assert torch.equal(together.tails.nan_to_num(9.0), apart.tails.nan_to_num(9.0))
+
+
+def test_what_is_saved_to_no_slot_is_saved_nowhere():
+    tails = torch.full((3, 3, 5), torch.nan)
+    items = [Item(LOAD), Item(RUN, 0, 4), Item(SAVE)]
+    short_conv(
+        torch.randn(4, 5),
+        torch.randn(5, 4),
+        None,
+        activation="silu",
+        items=items,
+        cold_runs=[],
+        tails_SWC=tails,
+        work_tails_XWC=None,
+    )
+    assert bool(tails.isnan().all())

@@ -46,7 +46,12 @@ def unheld(store):
 
 
 def wrong_pin(store):
-    store._memory.arena.state_rows.pins[resident(store, "idle").entry.state_slot] += 1
+    (row,) = resident(store, "idle").holding.state_rows
+    store._memory.arena.state_rows.pins.add(row)
+
+
+def wrong_holder(store):
+    store._memory.arena.kv_slots.hold(resident(store, "idle").holding.kv_slots)
 
 
 def wrong_counter(store):
@@ -151,6 +156,7 @@ def freed_while_taken(store):
     [
         unheld,
         wrong_pin,
+        wrong_holder,
         wrong_counter,
         wrong_claim,
         leaked_claim,

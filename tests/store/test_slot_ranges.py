@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypic_sdk.store.slot_ranges import count, ranges_of, slots_at, split, tensor_of, union
+from hypic_sdk.store.slot_ranges import count, joined, ranges_of, slots_at, split, tensor_of, union
 
 SPANS = st.builds(lambda start, length: range(start, start + length), *[st.integers(1, 17)] * 2)
 SLOTS = st.lists(SPANS, max_size=5).map(tuple)
@@ -34,6 +34,11 @@ def test_ranges_are_not_empty_and_as_few_as_the_order_allows(slots):
     assert all(ranges)
     assert listed(ranges) == slots == listed(slots_at(*slots))
     assert len(ranges) == sum(a + 1 != b for a, b in zip([-9, *slots], slots, strict=False))
+
+
+@given(slots=SLOTS)
+def test_ranges_that_follow_each_other_are_joined_in_their_order(slots):
+    assert joined(slots) == ranges_of(tensor_of(slots))
 
 
 @given(slots=SLOTS, data=st.data())

@@ -34,6 +34,8 @@ def place_entries(
     interleaved: bool,
 ) -> None:
     """Layer by layer: what lies at the source slots goes to the target slots."""
+    placed = target_slots_L != NO_SLOT
+    source_slots_L = source_slots_L.where(placed, 0)  # of a row without a target: anybody's
     for keys_PGE, values_PGE in zip(keys_APGE, values_APGE, strict=True):
         key_LGE = keys_PGE.index_select(0, source_slots_L)
         if cos is not None and sin is not None:

@@ -75,7 +75,8 @@ def short_conv(
             if item.start < item.stop:
                 history = run(item.start, item.stop, history)[item.stop - item.start :]
         elif item.kind == ItemKind.SAVE:
-            tails_SWC[item.slot] = history
+            if item.slot != NO_SLOT:
+                tails_SWC[item.slot] = history
         else:
             history = zeros if item.slot == NO_SLOT else tails_SWC[item.slot]
 
