@@ -208,7 +208,7 @@ class TableBuilder:
         }
 
     def placement(self) -> GapPlacement | None:
-        """What is to be placed for all gaps, on the device; where no row is cold."""
+        """What is to be placed before a forward, on the device."""
         spans = self._gap_spans().get("gaps")
         if spans is None:
             return None
