@@ -248,6 +248,8 @@ class Scheduler:
     ) -> None:
         """A grid chunk went through."""
         job = step.job
+        if job not in self._cold:  # given up, with a request that failed in this very step
+            return
         cold_ms = row_ms * len(step.chunk.token_ids)
         self._cold.advance(step, cold_ms=cold_ms, stamp=self._step)
         if not is_finite:
