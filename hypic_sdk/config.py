@@ -299,6 +299,7 @@ class EngineConfig:
     capture_asks: int | None = None
     # launch a decode step before the tokens of the one before it are read; auto: on CUDA
     overlap: bool | str = "auto"
+    joined: bool = False  # live rows go in the forward that completes the entries before them
     max_context_tokens: int | None = None  # none: the model's own limit
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -336,10 +337,9 @@ def environment(name: str, default: str | None = None) -> str | None:
 def cache_folder() -> Path:
     """Where digests and, later, tiers lie: `HYPIC_CACHE_DIR`, else the user's cache folder."""
     given = environment("CACHE_DIR")
-    if given:
-        return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "hypic"
+    usual = (Path(base) if base else Path.home() / ".cache") / "hypic"
+    return Path(given) if given else usual
 
 
 def launched_place() -> tuple[int, int] | None:

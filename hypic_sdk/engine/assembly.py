@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from hypic_sdk.engine.batch import AssemblyStep, KeptSnapshot
 from hypic_sdk.engine.chain_spec import chain_spec
 from hypic_sdk.engine.plan import Gap, LiveRun, Snapshot, Unit
 from hypic_sdk.engine.request import Reply, Request
-from hypic_sdk.engine.run_table import LiveStep, LiveStretch, SaveState, SpliceGap
-from hypic_sdk.prompt.segment import BorderKind, token_bytes
+from hypic_sdk.engine.run_table import LiveStep, LiveStretch, SaveState
+from hypic_sdk.engine.splice import SpliceGap
+from hypic_sdk.prompt.segment import BorderKind, SegmentKey, token_bytes
+from hypic_sdk.store.entries import SegmentEntry
 from hypic_sdk.store.store import Store
+
+NOT_JOINED: Mapping[SegmentKey, SegmentEntry] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a request's plan goes in one forward."""
+
+    request: Request
+    units: Sequence[Unit]
+    next_unit: int  # of the plan: the first that does not go
+    position: int  # before it
+    num_tokens: int  # rows
+    joined: Mapping[SegmentKey, SegmentEntry]  # entries that the forward itself completes
 
 
 def next_run_tokens(request: Request) -> int | None:
@@ -29,25 +47,36 @@ def remaining_tokens(request: Request) -> int:
     return sum(unit.stop - unit.start for unit in units if isinstance(unit, LiveRun))
 
 
-def take_step(request: Request, max_tokens: int, *, must_take: bool) -> AssemblyStep | None:
+def reach_of(
+    request: Request,
+    max_tokens: int,
+    *,
+    must_take: bool = False,
+    joined: Mapping[SegmentKey, SegmentEntry] = NOT_JOINED,
+) -> Reach | None:
     """As much of the plan as fits `max_tokens` rows; none if that is no run at all.
 
     Runs are never cut here: their cuts are the plan's.  Gaps that no run follows stay for later.
 
     Args:
         must_take: the first run goes even if it does not fit.
+        joined: of the entries that the request waits for, those that this forward completes.
     """
     first_tokens = next_run_tokens(request)
     if must_take and first_tokens is not None:
         max_tokens = max(max_tokens, first_tokens)
-    units, next_unit, position = _walk(request, max_tokens)
-    if position == request.position:
-        return None
+    reach = _walk(request, max_tokens, joined)
+    return None if reach.position == request.position else reach
+
+
+def take_step(reach: Reach) -> AssemblyStep:
+    """What the forward does for the request; takes rows for its snapshots."""
+    request, next_unit, position = reach.request, reach.next_unit, reach.position
     grant, prompt = request.held, request.layout.prompt
-    entries = grant.lease.entries
+    entries = {**grant.lease.entries, **reach.joined}
     steps: list[LiveStep] = []
     snapshots: list[KeptSnapshot] = []
-    for unit in units:
+    for unit in reach.units:
         if isinstance(unit, Snapshot):
             steps += _save(request, unit, snapshots)
         elif isinstance(unit, Gap):
@@ -71,24 +100,24 @@ def take_step(request: Request, max_tokens: int, *, must_take: bool) -> Assembly
     return AssemblyStep(request, stretch, next_unit, position, tuple(snapshots))
 
 
-def _walk(request: Request, max_tokens: int) -> tuple[Sequence[Unit], int, int]:
-    """The units that can go now, the index of the first that can't, the position before it."""
-    plan, pending = request.held.plan.units, request.held.pending
+def _walk(request: Request, max_tokens: int, joined: Mapping[SegmentKey, SegmentEntry]) -> Reach:
+    """The units that can go now."""
+    plan, missing = request.held.plan.units, request.held.pending - joined.keys()
     first = stop = request.next_unit
     position, num_tokens = request.position, 0
     for index in range(first, len(plan)):
         unit = plan[index]
         if isinstance(unit, LiveRun):
-            num_tokens += unit.stop - unit.start
-            if num_tokens > max_tokens:
+            if num_tokens + unit.stop - unit.start > max_tokens:
                 break
+            num_tokens += unit.stop - unit.start
             position, stop = unit.stop, index + 1
         elif isinstance(unit, Gap):
-            if unit.key in pending:
+            if unit.key in missing:
                 break
         elif stop == index > first:  # right behind a run of this step
             stop = index + 1
-    return plan[first:stop], stop, position
+    return Reach(request, plan[first:stop], stop, position, num_tokens, joined)
 
 
 def _save(request: Request, unit: Snapshot, snapshots: list[KeptSnapshot]) -> list[LiveStep]:

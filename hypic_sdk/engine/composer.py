@@ -8,6 +8,9 @@ first in the next.  So something long always goes on, and something short is nev
 
 While a request is active, chunks that only background warm jobs wait for go in one step of
 `BACKGROUND_EVERY`: live requests hardly notice them, and they come to their end all the same.
+
+Joined, a request goes on in the very step that completes the entries it waits for, as far as what
+is left of the budget allows: no step is spent on its live rows alone.
 """
 
 from __future__ import annotations
@@ -15,8 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
-from hypic_sdk.engine.assembly import next_run_tokens, remaining_tokens, take_step
-from hypic_sdk.engine.batch import AssemblyStep, Batch, ColdStep
+from hypic_sdk.engine.assembly import (
+    Reach,
+    next_run_tokens,
+    reach_of,
+    remaining_tokens,
+    take_step,
+)
+from hypic_sdk.engine.batch import Batch, ColdStep
 from hypic_sdk.engine.cold_job import ColdJob
 from hypic_sdk.engine.cold_queue import ColdQueue
 from hypic_sdk.engine.request import Phase, Request
@@ -52,8 +61,9 @@ class Turns:
 class Composer:
     """Makes the batch of each step."""
 
-    def __init__(self, step_tokens: int) -> None:
+    def __init__(self, step_tokens: int, *, joined: bool) -> None:
         self._step_tokens = step_tokens
+        self._joined = joined
         self._run_turns = Turns()
         self._chunk_turns = Turns()
         self._chunks_were_left_out = False
@@ -75,32 +85,54 @@ class Composer:
         colds: list[ColdStep] = []
         if self._chunks_were_left_out:
             colds = self._take_chunks(cold, jobs, 0, must_take=True)
-            budget -= sum(len(step.chunk.token_ids) for step in colds)
-        assemblies = self._take_runs(assembling, budget, must_take=not colds)
-        budget -= sum(len(step.stretch.token_ids) for step in assemblies)
+            budget -= _num_tokens(colds)
+        reaches = self._take_runs(assembling, budget, must_take=not colds)
+        budget -= sum(reach.num_tokens for reach in reaches.values())
         if not colds:
-            colds = self._take_chunks(cold, jobs, budget, must_take=not assemblies)
+            colds = self._take_chunks(cold, jobs, budget, must_take=not reaches)
+            budget -= _num_tokens(colds)
+        if self._joined:
+            self._join(reaches, assembling, colds, budget)
+        assemblies = tuple(take_step(reach) for reach in reaches.values())
         self._chunks_were_left_out = len(jobs) > 0 and not colds
         if any(step.job.is_background for step in colds):
             self._steps_without_background = 0
         if not (decodes or assemblies or colds or held):
             return None
-        return Batch(decodes, tuple(assemblies), tuple(colds), held)
+        return Batch(decodes, assemblies, tuple(colds), held)
 
     def _take_runs(
         self, requests: Sequence[Request], budget: int, *, must_take: bool
-    ) -> list[AssemblyStep]:
+    ) -> dict[Request, Reach]:
         """Runs that fit; with `must_take` the first goes anyhow."""
         ready = [request for request in requests if next_run_tokens(request) is not None]
-        steps: list[AssemblyStep] = []
+        reaches: dict[Request, Reach] = {}
         for request in self._run_turns.order(ready, remaining_tokens):
-            step = take_step(request, budget, must_take=must_take and not steps)
-            if step is not None:
-                steps.append(step)
-                budget -= len(step.stretch.token_ids)
-        if steps:
+            reach = reach_of(request, budget, must_take=must_take and not reaches)
+            if reach is not None:
+                reaches[request] = reach
+                budget -= reach.num_tokens
+        if reaches:
             self._run_turns.passed()
-        return steps
+        return reaches
+
+    def _join(
+        self,
+        reaches: dict[Request, Reach],
+        requests: Sequence[Request],
+        colds: Sequence[ColdStep],
+        budget: int,
+    ) -> None:
+        """Let requests reach over entries that these chunks complete, where their runs fit."""
+        ends = [step.job for step in colds if step.is_last]
+        for request in self._run_turns.order(requests, remaining_tokens):
+            joined = {job.key: job.filling.entry for job in ends if request in job.requests}
+            before = reaches.get(request)
+            num_before = 0 if before is None else before.num_tokens
+            reach = reach_of(request, budget + num_before, joined=joined) if joined else None
+            if reach is not None and reach.num_tokens > num_before:
+                reaches[request] = reach
+                budget -= reach.num_tokens - num_before
 
     def _jobs_of_this_step(self, cold: ColdQueue, *, is_live: bool) -> list[ColdJob]:
         """Cold jobs that may have a turn; background ones not in every step beside requests."""
@@ -125,3 +157,7 @@ class Composer:
         if steps:
             self._chunk_turns.passed()
         return steps
+
+
+def _num_tokens(colds: Sequence[ColdStep]) -> int:
+    return sum(len(step.chunk.token_ids) for step in colds)

@@ -120,7 +120,7 @@ class TableContext:
         angle_dtype: torch.dtype,
         row_independent: bool,
     ) -> None:
-        """Places the forward's gaps at once.
+        """Places the forward's gaps at once, but for those over entries that it writes itself.
 
         Args:
             rotary: of the attention layers.
@@ -136,6 +136,8 @@ class TableContext:
         self._cos, self._sin = _angles(rotary, table.positions, angle_dtype)
         if table.placement is not None:
             place_gaps(table.placement, memory, rotary, angle_dtype)
+        if table.joined is not None:
+            self._joined_angles = _angles(rotary, table.joined.positions, angle_dtype)
 
     @property
     def positions(self) -> torch.Tensor:
@@ -205,17 +207,8 @@ class TableContext:
         inputs = recurrence.scan_inputs()
         if table.cold_runs:  # whose scan takes no logits: then live rows need none either
             inputs = inputs.written_out()
-        out_LHV = live_scan(
-            inputs,
-            table.items if table.live is None else table.live.scan,
-            slabs.states[layer],
-            slabs.transitions[layer],
-            key_rotation=recurrence.key_rotation,
-            use_transition=self._mode.transition,
-            rotate_gap=self._mode.rotate,
-            out_LHV=self._output(recurrence.value),
-        )
-        if table.cold_runs:
+        out_LHV = self._output(recurrence.value)
+        if table.cold_runs:  # first: a gap may read what they write
             found = segment_scan(
                 inputs,
                 table.cold_runs,
@@ -227,7 +220,16 @@ class TableContext:
                 out_LHV=out_LHV,
             )
             self._found_finite.append(found)
-        return out_LHV
+        return live_scan(
+            inputs,
+            table.items if table.live is None else table.live.scan,
+            slabs.states[layer],
+            slabs.transitions[layer],
+            key_rotation=recurrence.key_rotation,
+            use_transition=self._mode.transition,
+            rotate_gap=self._mode.rotate,
+            out_LHV=out_LHV,
+        )
 
     def full_attention(
         self,
@@ -260,6 +262,8 @@ class TableContext:
             entry_slots_L=table.entry_slots,
             turned_LGE=turned_LGE,
         )
+        if table.joined is not None:
+            self._place_joined(layer, table.joined, rotary)
         runs = table.attention_runs if table.live is None else table.live.attention
         out_LQE = live_attention(
             query_LQE, runs, keys, values, scale=scale, out_LQE=self._output(query_LQE)
@@ -267,6 +271,19 @@ class TableContext:
         if turned_LGE is not None:
             self._cold_attention(layer, query_LQE, turned_LGE, value_LGE, out_LQE, scale=scale)
         return out_LQE
+
+    def _place_joined(self, layer: int, placement: GapPlacement, rotary: RotarySpec | None) -> None:
+        """Splice in one layer what it has just written of cold segments."""
+        cos, sin = self._joined_angles
+        place_entries(
+            self._memory.slabs.keys[layer : layer + 1],
+            self._memory.slabs.values[layer : layer + 1],
+            placement.source_slots,
+            placement.target_slots,
+            cos=cos,
+            sin=sin,
+            interleaved=rotary is not None and rotary.interleaved,
+        )
 
     def _output(self, like: torch.Tensor) -> torch.Tensor:
         """An output whose rows are all written but for those of padding.

@@ -18,7 +18,8 @@ from hypic_sdk.engine.cold_memory import ColdMemory
 from hypic_sdk.engine.gap_placement import GapPlacement, GapSpan, placement_of, ranges_of_gaps
 from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.packed import NOT_FED, feed, padded, upload_packed
-from hypic_sdk.engine.plan import Gap, LiveRun
+from hypic_sdk.engine.plan import LiveRun
+from hypic_sdk.engine.splice import SpliceGap
 from hypic_sdk.engine.staging import Numbers
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.items import NO_SLOT, ColdRun, Item, ItemKind
@@ -31,14 +32,6 @@ from hypic_sdk.store.entries import SegmentEntry
 # rows of a batch are padded to a multiple of this, so that a row's bits do not depend on how many
 # rows stand beside it (design 3.9)
 ROW_MULTIPLE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class SpliceGap:
-    """A gap with the entry that fills it."""
-
-    gap: Gap
-    entry: SegmentEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +107,11 @@ class RunTable:
     cold_attention: tuple[ColdAttention, ...]  # of all others
     kv_slots: torch.Tensor  # [L] int64: where a live row's rotated key and its value go, or NO_SLOT
     entry_slots: torch.Tensor | None  # [L] int64: where an interior's unrotated key goes
-    placement: GapPlacement | None
+    placement: GapPlacement | None  # of gaps over entries that are there
     logits_rows: torch.Tensor  # [N] int64, one per sequence that wants logits, in order of adding
     live: LiveTables | None = None  # where it is given, items and attention runs are empty
+    # of gaps over entries that this forward itself completes: placed layer by layer
+    joined: GapPlacement | None = None
 
 
 @final
@@ -185,11 +180,12 @@ class TableBuilder:
         }
 
     def placement(self) -> GapPlacement | None:
-        """What is to be placed for all gaps, on the device."""
-        if not self._gaps or not self._has_attention:
+        """What is to be placed before a forward, on the device."""
+        spans = self._gap_spans().get("gaps")
+        if spans is None:
             return None
-        ranges = torch.from_numpy(self._gap_ranges())
-        return placement_of(upload(ranges, self._device), self._num_placed)
+        ranges = torch.from_numpy(ranges_of_gaps(spans))
+        return placement_of(upload(ranges, self._device), _num_placed(spans))
 
     def add_decode(
         self,
@@ -231,7 +227,7 @@ class TableBuilder:
                 self._items.append(Item(ItemKind.RUN, row, stop))
             elif isinstance(step, SpliceGap):
                 self._gaps.append((step, stretch.kv))
-                self._items.append(_gap_item(step))
+                self._items.append(step.item)
             else:
                 self._items.append(Item(ItemKind.SAVE, slot=step.state_slot))
         self._items += (Item(ItemKind.SAVE, slot=slot) for slot in stretch.save_slots)
@@ -309,9 +305,12 @@ class TableBuilder:
             pieces["fed"] = padded(rows["fed"], length, NOT_FED)
         if self._entry_slots:
             pieces["entry_slots"] = self._host_entry_slots(length)
-        if self._gaps and self._has_attention and places_gaps:
-            pieces["gaps"] = torch.from_numpy(self._gap_ranges())
+        gaps = self._gap_spans()
+        if not places_gaps:
+            gaps.pop("gaps", None)
+        pieces |= {name: torch.from_numpy(ranges_of_gaps(own)) for name, own in gaps.items()}
         there = upload_packed(pieces, self._device)
+        placed = {name: placement_of(there[name], _num_placed(own)) for name, own in gaps.items()}
         ids = there["ids"]
         if drawn_R is not None and self._fed:
             ids = feed(ids, there["fed"], drawn_R)
@@ -327,8 +326,9 @@ class TableBuilder:
             cold_attention=tuple(self._cold_attention),
             kv_slots=there["kv_slots"],
             entry_slots=there.get("entry_slots"),
-            placement=placement_of(there["gaps"], self._num_placed) if "gaps" in there else None,
+            placement=placed.get("gaps"),
             logits_rows=there["logits_rows"],
+            joined=placed.get("joined"),
         )
 
     def _host_entry_slots(self, length: int) -> torch.Tensor:
@@ -337,29 +337,19 @@ class TableBuilder:
             slots[row : row + len(own)] = own
         return slots
 
-    @property
-    def _num_placed(self) -> int:
-        return sum(step.gap.stop - step.gap.start for step, _ in self._gaps)
-
-    def _gap_ranges(self) -> Numbers:
-        """All gaps of the forward; angles by local position when gaps do not turn."""
-        spans = []
-        for step, kv in self._gaps:
-            gap = step.gap
-            first = gap.start if self._rotate_gaps else gap.entry_seam.head_tokens
-            spans.append(GapSpan(step.entry.slot_ranges, kv.between(gap.start, gap.stop), first))
-        return ranges_of_gaps(spans)
+    def _gap_spans(self) -> dict[str, list[GapSpan]]:
+        """Keys of gaps over entries that are there, and over those that this forward writes."""
+        written = {run.state_slot for run in self._cold_runs}
+        found: dict[str, list[GapSpan]] = {}
+        for step, kv in self._gaps if self._has_attention else ():
+            name = "joined" if step.entry.state_slot in written else "gaps"
+            found.setdefault(name, []).append(step.span(kv, rotates=self._rotate_gaps))
+        return found
 
 
 def _numbers(numbers: Sequence[int]) -> Numbers:
     return np.array(numbers, dtype=np.int64)
 
 
-def _gap_item(step: SpliceGap) -> Item:
-    return Item(
-        ItemKind.GAP,
-        slot=step.entry.state_slot,
-        transition_slot=step.entry.transition_slot,
-        num_tokens=step.gap.stop - step.gap.start,
-        start_position=step.gap.entry_start,
-    )
+def _num_placed(spans: Sequence[GapSpan]) -> int:
+    return sum(sum(map(len, span.sources)) for span in spans)

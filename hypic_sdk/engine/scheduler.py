@@ -67,7 +67,7 @@ class Scheduler:
         self._fetching = Fetching(store.slabs)
         self.ledger: EntryLedger | None = None  # of a worker among several
         self._cold.on_drop(self._fetching.drop)
-        self._composer = Composer(settings.step_tokens)
+        self._composer = Composer(settings.step_tokens, joined=settings.joined)
 
     @property
     def has_work(self) -> bool:
@@ -214,13 +214,14 @@ class Scheduler:
 
     def commit(self, batch: Batch, result: StepResult, now_s: float) -> int:
         """Book what a forward gave; how many tokens came behind an end."""
-        saved = zip(batch.assemblies, result.prompt_logprobs, result.finite.snapshots, strict=True)
-        for step, told, are_finite in saved:
-            step.request.prompt_logprobs += told
-            self._advance(step, are_finite, now_s)
         row_ms = result.step_ms / max(1, batch.num_rows)
         for cold, is_finite in zip(batch.colds, result.finite.colds, strict=True):
             self._advance_cold(cold, row_ms, now_s, is_finite=is_finite)
+        saved = zip(batch.assemblies, result.prompt_logprobs, result.finite.snapshots, strict=True)
+        for step, told, are_finite in saved:
+            if step.request.phase is not Phase.ENDED:  # with a segment of this very step
+                step.request.prompt_logprobs += told
+                self._advance(step, are_finite, now_s)
         late = [reply for reply, _ in result.sampled if reply.is_over]
         for reply, sampled in result.sampled:
             if not reply.is_over:  # also with another reply of its request, in this very step

@@ -38,6 +38,7 @@ class EngineSettings:
     graphs: bool  # whether forwards without cold rows are captured
     capture_asks: int | None  # at which ask for its sizes; none: once it pays
     overlap: bool  # whether a step of decode rows is launched before the one before it is read
+    joined: bool  # whether live rows go in the forward that completes the entries before them
     max_context_tokens: int
     step_tokens: int
     chunk_tokens: int
@@ -90,6 +91,7 @@ def resolve_settings(
         graphs=config.graphs == "auto" and on_gpu and can_capture(model),
         capture_asks=config.capture_asks,
         overlap=on_gpu if config.overlap == "auto" else bool(config.overlap),
+        joined=config.joined,
         max_context_tokens=_max_context(spec, config),
         step_tokens=config.scheduler.step_tokens or _step_tokens(device),
         chunk_tokens=chunk_tokens,

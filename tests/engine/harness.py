@@ -69,6 +69,7 @@ def engine_of(
     grammars: GrammarBook | None = None,
     shadow: ShadowConfig | None = None,
     overlap: bool = False,
+    joined: bool = False,
     **scheduler: object,
 ) -> Engine:
     """An engine on the CPU; segments of any length are kept."""
@@ -85,6 +86,7 @@ def engine_of(
         scheduler=SchedulerConfig(**{"step_tokens": 64, "chunk_tokens": 64, **scheduler}),
         shadow=shadow,
         overlap=overlap,
+        joined=joined,
     )
     model = model if model is not None else model_of(family, dtype)
     return Engine(model, "test", config, grammars=grammars, clock=clock)

@@ -82,7 +82,8 @@ def interior_positions(parts: tuple[PromptPart, ...], head: int, tail: int) -> s
     return inside
 
 
-def engine_for(family: str, reuse: ReuseConfig) -> Engine:
+def engine_for(family: str, reuse: ReuseConfig, *, joined: bool = False) -> Engine:
+    """Joined, with steps that hold most prompts whole."""
     model = build_tiny(family, seed=1, dtype=torch.float64, layers="LAL")
     config = EngineConfig(
         device="cpu",
@@ -90,7 +91,8 @@ def engine_for(family: str, reuse: ReuseConfig) -> Engine:
         determinism=Determinism.ALL,
         reuse=reuse,
         store=StoreConfig(budget_bytes=64 << 20, expected_segment_tokens=64, pair="float64"),
-        scheduler=SchedulerConfig(step_tokens=64, chunk_tokens=64),
+        scheduler=SchedulerConfig(step_tokens=512 if joined else 64, chunk_tokens=64),
+        joined=joined,
     )
     return Engine(model, "test", config)
 
@@ -143,8 +145,9 @@ def test_cold_then_warm_then_chained_agree_with_the_definition(
     )
     engine = engine_for(family, reuse)
     cold = answer(engine, prompt)  # every segment a miss
+    joined = answer(engine_for(family, reuse, joined=True), prompt)  # too, in one forward
     warm = answer(engine, prompt)  # from entries, or from the longest chain
-    for events in (cold, warm):
+    for events in (cold, joined, warm):
         check(events, tokens, logprobs)
     report = warm[-1].report
     assert report is not None
@@ -163,9 +166,10 @@ def test_every_mode_agrees_with_the_definition(
     reuse = ReuseConfig(mode=MODES[mode], seam=seam, min_segment_tokens=1)
     model = build_tiny(family, seed=1, dtype=torch.float64, layers="LAL")
     tokens, logprobs = assemble(model, prompt, reuse, num_tokens=NUM_TOKENS)
-    engine = engine_for(family, reuse)
-    for _ in range(2):
-        check(answer(engine, prompt), tokens, logprobs)
+    for joined in (False, True):
+        engine = engine_for(family, reuse, joined=joined)
+        for _ in range(2):
+            check(answer(engine, prompt), tokens, logprobs)
 
 
 @pytest.mark.parametrize("family", ["gated_delta_rule", "mamba2"])

@@ -15,7 +15,8 @@ from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.graph_tables import GraphShape
 from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.plan import Gap, LiveRun
-from hypic_sdk.engine.run_table import LiveStretch, SaveState, SpliceGap, TableBuilder
+from hypic_sdk.engine.run_table import LiveStretch, SaveState, TableBuilder
+from hypic_sdk.engine.splice import SpliceGap
 from hypic_sdk.kernels.experts import op as experts_op
 from hypic_sdk.kernels.live_attention.table import block_sizes
 from hypic_sdk.kernels.rotation import RotarySpec

@@ -32,6 +32,10 @@ REL_RMS = 1e-10
 FEW = settings(
     max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
+# live rows behind the forward that completes their entries, and in it
+ways = pytest.mark.parametrize(
+    "way", [{}, {"joined": True, "step_tokens": 512}], ids=["apart", "joined"]
+)
 seams = st.builds(SeamRule, st.integers(0, 9), st.integers(0, 9))
 
 
@@ -55,13 +59,16 @@ def test_law_1_every_token_live_equals_full_recompute(family, prompt):
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
+@ways
 @FEW
 @given(
     length=st.integers(1, 150), trailing=st.integers(1, 100), seed=st.integers(0, 99), seam=seams
 )
-def test_law_2_a_segment_at_position_0_equals_full_recompute(family, length, trailing, seed, seam):
+def test_law_2_a_segment_at_position_0_equals_full_recompute(
+    family, way, length, trailing, seed, seam
+):
     prompt = prompt_of(inner(tokens(seed, length)), tokens(seed + 1, trailing))
-    engine = engine_of(family, seam=seam)
+    engine = engine_of(family, seam=seam, **way)
     for _ in ("cold", "warm"):
         events = answer(engine, prompt)
         check_full_recompute(family, prompt, events)
@@ -78,10 +85,11 @@ def final_state(engine: Engine, prompt: SegmentedPrompt) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
+@ways
 @FEW
 @given(prompt=prompts(), head=st.integers(3, 9), tail=st.integers(0, 9))
-def test_law_3_the_first_layers_state_is_the_sequential_one(family, prompt, head, tail):
-    composed = final_state(engine_of(family, seam=SeamRule(head, tail)), prompt)
+def test_law_3_the_first_layers_state_is_the_sequential_one(family, way, prompt, head, tail):
+    composed = final_state(engine_of(family, seam=SeamRule(head, tail), **way), prompt)
     plain = PlainContext()
     plain.extend(model_of(family), prompt.token_ids)
     assert_close("state", composed, plain.states[0], rel_rms=REL_RMS)

@@ -18,9 +18,9 @@ from hypic_sdk.engine.run_table import (
     LiveStretch,
     RunTable,
     SaveState,
-    SpliceGap,
     TableBuilder,
 )
+from hypic_sdk.engine.splice import SpliceGap
 from hypic_sdk.kernels.items import NO_SLOT, ItemKind
 from hypic_sdk.prompt.segment import SegmentKey
 from hypic_sdk.store.entries import SegmentEntry
@@ -33,9 +33,9 @@ def builder(**changes: bool) -> TableBuilder:
     return TableBuilder(**{"has_attention": True, "rotate_gaps": True, **changes}, device=CPU)
 
 
-def entry_of(num_tokens: int, head: int, tail: int, first_slot: int = 500) -> SegmentEntry:
-    slots = torch.arange(first_slot, first_slot + num_tokens - head - tail)
-    return SegmentEntry(KEY, num_tokens, SeamWidths(head, tail), 7, 8, slots, 0)
+def entry_of(num_tokens: int, head: int, tail: int, *, state_slot: int = 7) -> SegmentEntry:
+    slots = torch.arange(500, 500 + num_tokens - head - tail)
+    return SegmentEntry(KEY, num_tokens, SeamWidths(head, tail), state_slot, 8, slots, 0)
 
 
 def memory() -> ColdMemory:
@@ -196,7 +196,7 @@ def test_no_table_is_read_back_from_the_device():
     gap = Gap(KEY, 0, segment_start=3, num_tokens=20, seam=SeamWidths(4, 2))
     steps = [LiveRun(0, 7), SpliceGap(gap, entry_of(20, 4, 2)), LiveRun(21, 25)]
     build.add_live(stretch(kv, steps, list(range(11))))
-    build.add_cold(ColdChunk(range(30), 0, entry_of(30, 4, 2), None))
+    build.add_cold(ColdChunk(range(30), 0, entry_of(30, 4, 2, state_slot=9), None))
     table = build.build()
     assert table.placement is not None
     for tensor in (table.ids, table.kv_slots, table.entry_slots, table.placement.source_slots):
@@ -220,7 +220,9 @@ def test_a_forward_takes_one_upload(rows, gap_tokens, cold_tokens):
     steps = [LiveRun(0, 4), SpliceGap(gap, entry_of(gap_tokens, 1, 0)), LiveRun(stop, stop + 2)]
     build.add_live(stretch(kv, steps, list(range(6))))
     if cold_tokens > 1:
-        build.add_cold(ColdChunk(range(cold_tokens), 0, entry_of(cold_tokens, 1, 0), None))
+        build.add_cold(
+            ColdChunk(range(cold_tokens), 0, entry_of(cold_tokens, 1, 0, state_slot=9), None)
+        )
     with pytest.MonkeyPatch.context() as patch:
         for module in (run_table, packed):
             patch.setattr(module, "upload", watched)

@@ -195,6 +195,29 @@ def test_cold_segments_in_chunks(data, layer):
     assert layer.tails[[0, 1, 2, 4, 5]].isnan().all()
 
 
+@settings(max_examples=20)
+@given(data=st.data(), layer=layers)
+def test_a_gap_over_what_a_cold_run_of_the_same_call_keeps(data, layer):
+    """The history behind it is the interior's own last inputs, also where an earlier call has
+    some of them, or all."""
+    head, tail = (data.draw(st.integers(0, 6)) for _ in range(2))
+    num_tokens = head + tail + data.draw(st.integers(max(1, layer.width - 1), 12))
+    cut = data.draw(st.integers(0, num_tokens - 1))
+    inputs, live = layer.draw(num_tokens), layer.draw(data.draw(st.integers(1, 6)))
+    if cut:
+        layer(inputs[:cut], cold_runs=[ColdRun(0, cut, 0, num_tokens, head, tail, 3, work_slot=5)])
+    first = len(live)
+    run = ColdRun(first, first + num_tokens - cut, cut, num_tokens, head, tail, 3, work_slot=5)
+    items = [Item(LOAD), Item(GAP, slot=3), Item(RUN, 0, first), Item(SAVE, slot=1)]
+    out = layer(torch.cat((live, inputs[cut:])), items, [run])
+    before = inputs[: num_tokens - tail]
+    whole = torch.cat((before, live))
+    want = torch.cat((layer.full(whole)[len(before) :], layer.full(inputs)[cut:]))
+    assert_close("outputs", out, want, rel_rms=BOUNDS[torch.float64])
+    assert torch.equal(layer.tails[3], layer.last(before))
+    assert torch.equal(layer.tails[1], layer.last(whole))
+
+
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_sums_are_taken_in_fp32_at_least(dtype):
     layer = Layer(33, 4, 0, dtype)
