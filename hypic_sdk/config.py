@@ -299,7 +299,7 @@ class EngineConfig:
     capture_asks: int | None = None
     # launch a decode step before the tokens of the one before it are read; auto: on CUDA
     overlap: bool | str = "auto"
-    joined: bool = False  # live rows go in the forward that completes the entries before them
+    joined: bool = True  # live rows go in the forward that completes the entries before them
     max_context_tokens: int | None = None  # none: the model's own limit
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
     store: StoreConfig = field(default_factory=StoreConfig)

@@ -11,18 +11,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import torch
 
-from hypic_sdk.bench.choices_report import print_results, report
+from hypic_sdk.bench.choices_report import Report, print_results, report
 from hypic_sdk.bench.choices_ways import QUICK_OFFSETS, Way, offset_arms, ways
 from hypic_sdk.bench.chosen_live import ChosenAssembly
-from hypic_sdk.bench.fidelity_arms import Bench, FullReply, Row, compared
-from hypic_sdk.bench.fidelity_cases import SEED, CaseSizes, make_cases
-from hypic_sdk.bench.fidelity_rows import measure_rows
+from hypic_sdk.bench.fidelity_arms import Arm, Bench, FullReply, Row, compared
+from hypic_sdk.bench.fidelity_cases import SEED, Case, CaseSizes, make_cases, with_more
+from hypic_sdk.bench.fidelity_rows import Say, measure_rows, rows_of
 from hypic_sdk.bench.kept_rows import KeptRows, TimeLimit
 from hypic_sdk.bench.live_choices import Scene
 from hypic_sdk.bench.report import circumstances
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # where the answer hangs on more than one segment: elsewhere there is little to lower
 STRATA = ("two documents", "latest wins", "tally", "mentioned first")
+WRITE_EVERY = 10  # prompts
 
 
 def scene_of(assembly: ChosenAssembly, full: FullReply) -> Scene:
@@ -69,9 +70,49 @@ def choice_rows(bench: Bench, full: FullReply, chosen: Sequence[Way]) -> Iterato
         yield row
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """One run: what is compared over which prompts, and where the rows go."""
+
+    bench: Bench
+    chosen: tuple[Way, ...]
+    arms: tuple[Arm, ...]  # the default, then wrong offsets
+    cases: list[Case]
+    kept: KeptRows
+    folder: Path | None
+
+    def measure(self, say: Say, limit: TimeLimit) -> Report:
+        """Every prompt under every choice and offset; the report is written now and then."""
+        say(f"{len(self.cases)} prompts, {len(self.chosen)} choices, {len(self.arms) - 1} offsets")
+
+        def on_case(number: int) -> None:
+            if number % WRITE_EVERY == 0:
+                self._written(list(rows_of(self.kept)))
+
+        return self._written(
+            measure_rows(
+                self.bench, self.cases, self._rows, self.kept, say, limit=limit, on_case=on_case
+            )
+        )
+
+    def _rows(self, full: FullReply) -> Iterator[Row]:
+        yield from choice_rows(self.bench, full, self.chosen)
+        for arm in self.arms:
+            yield self.bench.row(arm, full)
+
+    def _written(self, rows: Sequence[Row]) -> Report:
+        body = report(self.bench.subject.name, rows, len(self.cases), circumstances())
+        if self.folder is not None:
+            new = self.folder / "choices.new"  # a run may be killed while it writes
+            new.write_text(json.dumps(asdict(body), indent=1) + "\n", encoding="utf-8")
+            new.replace(self.folder / "choices.json")
+        return body
+
+
 def run_choices_bench(
     console: Console, *, model: str | None, quick: bool, per_count: int | None,
-    folder: Path | None, seconds: float | None, device_name: str,
+    folder: Path | None, seconds: float | None, device_name: str, strata: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Measure, print, and write `choices.json`.
 
@@ -79,34 +120,28 @@ def run_choices_bench(
         per_count: worlds of each stratum; none: 12, quick 5.
         folder: rows are written as they come, and those of an earlier run there are not run again.
         seconds: about what it may take; later prompts are then left out.
+        strata: those asked for besides the plan's, by name.
+    Raises:
+        ConfigError: a name that is no stratum's.
     """
     limit = TimeLimit(seconds)
+    wanted = with_more(STRATA, strata)
     subject = load_subject(model, device_name)
     check_reads(subject)
-    bench = Bench(subject)
-    chosen = [way for way in ways() if way.is_quick or not quick]
-    arms = [arm for arm in offset_arms() if arm.name in QUICK_OFFSETS or not quick]
     sizes = CaseSizes(per_count or (5 if quick else 12), (4,), (100,), 1)
-    cases = make_cases(sizes, STRATA)
-    where = circumstances()
-    about = {"fingerprint": subject.fingerprint, "seed": SEED, "sizes": repr((sizes, quick))}
-    about |= {"device": str(subject.device), "commit": where.commit}
-    kept = KeptRows(None if folder is None else folder / "choices_rows.jsonl", about)
-
-    def say(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    def rows_for(full: FullReply) -> Iterator[Row]:
-        yield from choice_rows(bench, full, chosen)
-        for arm in arms:
-            yield bench.row(arm, full)
-
-    say(f"{len(cases)} prompts, {len(chosen)} choices, {len(arms) - 1} offsets")
-    rows = measure_rows(bench, cases, rows_for, kept, say, limit=limit)
-    body = report(subject.name, rows, len(cases), where)
+    about = {"fingerprint": subject.fingerprint, "seed": SEED}
+    about |= {"sizes": repr((sizes, quick, wanted)), "device": str(subject.device)}
+    about |= {"commit": circumstances().commit}
+    run = Choices(
+        Bench(subject),
+        tuple(way for way in ways() if way.is_quick or not quick),
+        tuple(arm for arm in offset_arms() if arm.name in QUICK_OFFSETS or not quick),
+        make_cases(sizes, wanted),
+        KeptRows(None if folder is None else folder / "choices_rows.jsonl", about),
+        folder,
+    )
+    body = run.measure(lambda line: console.print(line, style="dim", highlight=False), limit)
     print_results(console, body.choices, body.offsets)
     console.print(f"surely better than chance and than a fixed seam: {body.paying}")
-    console.print(f"{body.num_prompts} prompts of {len(cases)}, seed {SEED}; {where}", style="dim")
-    if folder is not None:
-        text = json.dumps(asdict(body), indent=1) + "\n"
-        (folder / "choices.json").write_text(text, encoding="utf-8")
+    told = f"{body.num_prompts} of {body.num_cases} prompts, {limit.passed_s:.0f} s, seed {SEED}"
+    console.print(f"{told}; {body.circumstances}", style="dim")

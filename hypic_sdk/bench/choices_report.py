@@ -13,7 +13,7 @@ from hypic_sdk.bench.fidelity_arms import DEFAULT, FULL, Row
 from hypic_sdk.bench.fidelity_cases import SEED
 from hypic_sdk.bench.report import Circumstances
 from hypic_sdk.bench.scores import Interval, bootstrap
-from hypic_sdk.bench.sweep import LEAST_WORLDS, is_nearer
+from hypic_sdk.bench.sweep_report import LEAST_WORLDS, is_nearer
 
 if TYPE_CHECKING:
     from rich.console import Console

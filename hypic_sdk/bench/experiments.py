@@ -65,13 +65,13 @@ class Results:
         """Whether every arm gave what the definition gives."""
         return all(check.passed for check in self.checks)
 
-    def write(self, folder: Path, shape: str) -> None:
+    def write(self, folder: Path, shape: str, device: torch.device) -> None:
         """experiments.json."""
         folder.mkdir(parents=True, exist_ok=True)
         report = {
             "bench": "experiments",
             "shape": shape,
-            "circumstances": asdict(circumstances()),
+            "circumstances": asdict(circumstances(device)),
             "checks": [{**asdict(x), "error": _number(x.error)} for x in self.checks],
             "timings": [asdict(x) for x in self.timings],
             "rows": [asdict(x) for x in self.rows],
@@ -108,7 +108,7 @@ def run_experiments(
     device = usable_device(device_name)
     results, shape = Results(), "tiny" if tiny else shape
     check_shape(shape)
-    console.print(f"{circumstances()}, {shape}", highlight=False)
+    console.print(f"{circumstances(device)}, {shape}", highlight=False)
     sizes = TINY_SIZES if tiny else FULL_SIZES
 
     def together() -> None:
@@ -127,7 +127,7 @@ def run_experiments(
             results.failures.append(Failure(name, reason))
             console.print(f"{name}: {reason}", style="red", markup=False)
         if folder is not None:
-            results.write(folder, shape)
+            results.write(folder, shape, device)
     for verdict in results.verdicts:
         console.print(str(verdict), highlight=False, markup=False, soft_wrap=True)
     return results.is_sound and not results.failures

@@ -78,19 +78,27 @@ def anchored_table(body: Mapping[str, Any]) -> str:
     settings = {one["name"]: one for one in body["seams"]}
     rows = []
     for pair in body["anchored"]:
-        plain = pair["name"].removesuffix(", anchored")
-        for name in (plain, pair["name"]):
+        for name in (pair["other"], pair["name"]):
             one = settings[name]
-            to_like = (pair["em_more"], pair["kl_more"]) if name != plain else (None, None)
+            to_like = (None, None)
+            if name == pair["name"]:
+                to_like = (pair["em_more"], pair["kl_more"])
             rows.append(
                 [name, f"{one['live_tokens']:.0f}", interval(one["em"], 100),
                  interval(one["kl"], 1, 4), interval(to_like[0], 100), interval(to_like[1], 1, 4)]
             )  # fmt: skip
     head = ("setting", "live tokens", "EM", "KL, nats a token", "EM to the same without",
             "KL to the same without")  # fmt: skip
-    num_prompts = body["seams"][0]["em"]["num_items"]
-    told = f"`{body['model']}`, {num_prompts} prompts, seed {body['seed']}; {where(body)}."
-    return f"{told}\n\n{markdown(head, rows)}"
+    return f"{of_sweep(body)}\n\n{markdown(head, rows)}"
+
+
+def of_sweep(body: Mapping[str, Any]) -> str:
+    """Of `sweep.json`: the model, how many prompts its seams met, and the circumstances."""
+    full = body["seams"][0]
+    return (
+        f"`{body['model']}`, {full['em']['num_items']} of {full['num_cases']} prompts, seed "
+        f"{body['seed']}; {where(body)}."
+    )
 
 
 def pairs_table(body: Mapping[str, Any]) -> str:

@@ -12,13 +12,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, MODE_ARMS, Arm, Bench, Row
 from hypic_sdk.bench.fidelity_bits import WarmCold, warm_cold
-from hypic_sdk.bench.fidelity_cases import SEED, STRATA, Case, CaseSizes, long_texts, make_cases
+from hypic_sdk.bench.fidelity_cases import (
+    SEED,
+    STRATA,
+    Case,
+    CaseSizes,
+    long_texts,
+    make_cases,
+    with_more,
+)
 from hypic_sdk.bench.fidelity_rows import Say, arm_rows, measure_rows, rows_of
 from hypic_sdk.bench.fidelity_rungs import (
     Law,
@@ -110,6 +119,9 @@ class Run:
         """Every rung, the one that says most first."""
         self.cases = make_cases(self.plan.sizes, self.plan.strata)
         bench = Bench(self.subject, self.min_segment_tokens)
+        for name in ("fidelity_rows.jsonl", "fidelity_bits.jsonl"):
+            # those of another run are refused before anything is measured, or written over
+            self._kept(name, self.plan.sizes, self.plan.strata)
         self._lower(bench)
         self._scores(bench)
         self._bits()
@@ -190,7 +202,9 @@ class Run:
             circumstances=circumstances(),
             seconds=round(self.limit.passed_s, 1),
             num_cases=len(self.cases),
-            verdict=judge(self.norms, self.laws, self.purity, self.bits, self.rows),
+            verdict=judge(
+                self.norms, self.laws, self.purity, self.bits, self.rows, self.plan.strata
+            ),
             norms=self.norms,
             laws=self.laws,
             purity=self.purity,
@@ -246,16 +260,21 @@ def run_fidelity_bench(
     device_name: str,
     per_count: int | None = None,
     seconds: float | None = None,
+    strata: Sequence[str] = (),
 ) -> bool:
     """Measure, print, write; whether every rung that must hold does (not: whether it qualifies).
 
     Args:
         per_count: worlds of each stratum and number of documents; none: the plan's.
         seconds: about what all of it may take.
+        strata: those asked for besides the plan's, by name.
+    Raises:
+        ConfigError: a name that is no stratum's.
     """
+    plan = QUICK if quick else WHOLE
+    plan = replace(plan, strata=with_more(plan.strata, strata))
     subject = load_subject(model, device_name)
     check_reads(subject)
-    plan = QUICK if quick else WHOLE
     if per_count is not None:
         plan = replace(plan, sizes=replace(plan.sizes, per_count=per_count))
     found = measure(

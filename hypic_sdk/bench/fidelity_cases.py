@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hypic_sdk.demo.evaluation_data import Arm, make_prompt
 from hypic_sdk.demo.questions import Example
+from hypic_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from hypic_sdk.bench.subject import Subject
@@ -27,11 +28,15 @@ STRATA: dict[str, Arm] = {
     "turned last": Arm("turned", held_templates=False, kind="turned"),
     "not said": Arm("not_said", kind="not_said"),
 }
+CUT = "cut sentence"
+# asked for by name: not every model was taught them (docs/experiments.md)
+MORE_STRATA: dict[str, Arm] = {CUT: Arm("cut", held_templates=False, kind="cut")}
+ALL_STRATA = {**STRATA, **MORE_STRATA}
+LEAST_CUT_TOKENS = 100  # of a document, so that the one a cut value begins is kept as a segment
 # the answer to these is the same in every order of the documents
 ANY_ORDER = frozenset(
     ("one document", "one document, trained sentences", "two documents", "tally", "not said")
 )
-NEEDS_GOLD = frozenset(("one document", "one document, trained sentences", "two documents"))
 DUPLICATES = "duplicates"
 FIRST_INDEX = 5_000
 
@@ -84,6 +89,25 @@ class CaseSizes:
         assert min(self.counts) > 1
 
 
+def with_more(strata: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    """Strata of a plan, and those asked for besides, each once.
+
+    Raises:
+        ConfigError: a name that is no stratum's.
+    """
+    unknown = [name for name in more if name not in ALL_STRATA]
+    if unknown:
+        names = ", ".join(repr(name) for name in ALL_STRATA)
+        raise ConfigError(f"no stratum is called {unknown[0]!r}: there are {names}")
+    return tuple(dict.fromkeys((*strata, *more)))
+
+
+def _arm(stratum: str, document_tokens: tuple[int, ...]) -> Arm:
+    if stratum == CUT:
+        document_tokens = tuple(max(LEAST_CUT_TOKENS, tokens) for tokens in document_tokens)
+    return replace(ALL_STRATA[stratum], document_tokens=document_tokens)
+
+
 def _case(stratum: str, example: Example, world: str) -> Case:
     question = example.questions[0]
     return Case(
@@ -107,7 +131,7 @@ def make_cases(sizes: CaseSizes, strata: Sequence[str] = tuple(STRATA)) -> list[
     """
     cases = []
     for stratum in strata:
-        arm = replace(STRATA[stratum], document_tokens=sizes.document_tokens)
+        arm = _arm(stratum, sizes.document_tokens)
         for count in sizes.counts:
             worlds = sizes.per_count * (1 if stratum in ANY_ORDER else sizes.num_orders)
             for index in range(worlds):

@@ -4,8 +4,8 @@
 
 FOLDER holds what `hypic bench fidelity`, `divergence`, `sweep`, `modes`, `choices` and `pairs`
 wrote with `--out`; what is not there leaves its part of a page as it is.  Figures are put beside
-the pages.  With a NAME, parts of that name are filled (`<!-- begin NAME fidelity -->`): a page may
-have the same table of two models.
+the pages.  Parts are of the packaged reader; with a NAME, those of the model of that name are
+filled (`<!-- begin NAME fidelity -->`).  Results of another model are refused.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from hypic_sdk.bench.experiments_docs import (
     choices_table,
     interval,
     markdown,
+    of_sweep,
     offsets_table,
     pairs_table,
     where,
 )
+from hypic_sdk.errors import ConfigError
 
 __all__ = ["BEGIN", "END", "MAKERS", "TITLES", "filled", "main", "markdown", "tables"]
 
@@ -120,7 +122,7 @@ def divergence_table(body: Mapping[str, Any]) -> str:
         for one in body["arms"]
     ]
     head = ("arm", "leaves first at", *body["arms"][0]["layers"], "KL")
-    return f"{where(body)}.\n\n{markdown(head, rows)}"
+    return f"`{body['model']}`; {where(body)}.\n\n{markdown(head, rows)}"
 
 
 def sweep_table(body: Mapping[str, Any]) -> str:
@@ -129,18 +131,30 @@ def sweep_table(body: Mapping[str, Any]) -> str:
             "KL to default", "prompts")  # fmt: skip
     # anchored settings stand in a table of their own
     seams = [one for one in body["seams"] if not one["name"].endswith(", anchored")]
-    parts = [f"{where(body)}; seed {body['seed']}."]
+    parts = [of_sweep(body), f"Strata: {'; '.join(body['strata'])}."]
     parts.append(markdown(head, [_setting(one["name"], one) for one in seams]))
+    parts.append(_ends(body))
     parts.append(markdown(head, [_setting(name, s) for name, s in body["shapes"].items()]))
     parts.append(f"What follows: {body['advice']}.\n")
-    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+
+
+def _ends(body: Mapping[str, Any]) -> str:
+    """Both ends against the head alone; nothing where the run had no such seams."""
+    rows = [
+        [one["name"], one["other"], interval(one["em_more"], 100), interval(one["kl_more"], 1, 4)]
+        for one in body["ends"]
+    ]
+    head = ("both ends", "the head alone, as many live tokens", "EM to it", "KL to it")
+    return markdown(head, rows) if rows else ""
 
 
 def _setting(name: str, one: Mapping[str, Any]) -> list[str]:
     return [
         name, f"{one['live_tokens']:.0f}", f"{one['live_share']:.0%}", interval(one["em"], 100),
         interval(one["em_loss"], 100), interval(one["kl"], 1, 4), interval(one["em_more"], 100),
-        interval(one["kl_more"], 1, 4), str(one["em"]["num_items"]),
+        interval(one["kl_more"], 1, 4),
+        f"{one['em']['num_items']} of {one['num_cases']}",
     ]  # fmt: skip
 
 
@@ -174,6 +188,16 @@ MAKERS = {
 """The name of a part: the file it is made of, and how."""
 
 
+FIGURES = {
+    "sweep_em.svg": "Exact match against live tokens, by seam",
+    "sweep_top1.svg": "Top-1 agreement against live tokens, by seam",
+    "sweep_kl.svg": "KL against live tokens, by seam",
+}
+FIGURES_PART = "sweep figures"
+"""The part that shows those of `FIGURES` that are there."""
+READER = "hypic-reader"
+
+
 def filled(page: str, texts: Mapping[str, str]) -> str:
     """The page with each text between its marks."""
     for name, text in texts.items():
@@ -184,22 +208,53 @@ def filled(page: str, texts: Mapping[str, str]) -> str:
     return page
 
 
+def results(folder: Path, model: str) -> dict[str, Mapping[str, Any]]:
+    """What benches wrote of a model, by bench.
+
+    Raises:
+        ConfigError: it is of another model.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in dict.fromkeys(file for file, _ in MAKERS.values()):
+        path = folder / f"{name}.json"
+        if path.is_file():
+            found[name] = json.loads(path.read_text(encoding="utf-8"))
+            told = found[name].get("model", model)
+            if told != model:
+                raise ConfigError(f"{path} is of {told!r}, and these parts are of {model!r}")
+    return found
+
+
+def _shown(folder: Path, pages: Path, before: str) -> str:
+    """Put figures beside the pages, with what stands before their names; the lines that show them.
+
+    Figures of an earlier run that are not made again stay where they are.
+    """
+    lines = []
+    for name, title in FIGURES.items():
+        if (folder / name).is_file():
+            (pages / f"{before}{name}").write_text((folder / name).read_text("utf-8"), "utf-8")
+            lines.append(f"![{title}]({before}{name})\n")
+    return "\n".join(lines)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pages", type=Path, default=PAGES)
-    parser.add_argument("--of", default="", help="fill the parts of this name")
+    parser.add_argument("--of", default="", help="fill the parts of the model of this name")
     args = parser.parse_args(argv)
     prefix = f"{args.of} " if args.of else ""
-    texts = {}
-    for name, (file, make) in MAKERS.items():
-        path = args.folder / f"{file}.json"
-        if path.is_file():
-            texts[prefix + name] = make(json.loads(path.read_text(encoding="utf-8")))
-    for figure in args.folder.glob("sweep_kl.svg"):
-        beside = args.pages / (prefix.replace(" ", "_") + figure.name)
-        beside.write_text(figure.read_text("utf-8"), encoding="utf-8")
+    try:
+        found = results(args.folder, args.of or READER)
+    except ConfigError as error:
+        parser.error(str(error))
+    texts = {
+        prefix + name: make(found[file]) for name, (file, make) in MAKERS.items() if file in found
+    }
+    if "sweep" in found:
+        texts[prefix + FIGURES_PART] = _shown(args.folder, args.pages, prefix.replace(" ", "_"))
     for title in TITLES:
         path = args.pages / title
         page = path.read_text(encoding="utf-8")

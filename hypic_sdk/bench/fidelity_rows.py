@@ -6,16 +6,18 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from typing import TypeVar
 
 from hypic_sdk.bench.fidelity_arms import FULL, Arm, Bench, FullReply, Row, full_row, usable
 from hypic_sdk.bench.fidelity_cases import Case
 from hypic_sdk.bench.kept_rows import KeptRows, TimeLimit
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 def in_turns(cases: Sequence[Case]) -> list[tuple[int, Case]]:
-    """The numbered cases world by world, strata and numbers of documents in turn.
+    """The numbered cases world by world: strata in turn, for each number of documents in turn.
 
     So any beginning of them is much like the whole.  All cases of a world stand together.
     """
@@ -25,8 +27,17 @@ def in_turns(cases: Sequence[Case]) -> list[tuple[int, Case]]:
     kinds: dict[str, list[str]] = {}
     for world in worlds:
         kinds.setdefault(world.rpartition("/")[0], []).append(world)  # stratum and count
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*kinds.values()))
-    return [one for world in turns if world is not None for one in worlds[world]]
+    strata: dict[str, list[list[str]]] = {}
+    for kind, own in kinds.items():
+        strata.setdefault(kind.rpartition("/")[0], []).append(own)
+    turns = _in_turn(_in_turn(strata.values()))
+    return [one for world in turns for one in worlds[world]]
+
+
+def _in_turn(lists: Iterable[Sequence[T]]) -> list[T]:
+    """The first of each list, then the second of each that has one, and so on."""
+    turns = itertools.zip_longest(*lists)
+    return [one for turn in turns for one in turn if one is not None]
 
 
 def arm_rows(bench: Bench, arms: Sequence[Arm]) -> Callable[[FullReply], Iterable[Row]]:

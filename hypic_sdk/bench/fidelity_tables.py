@@ -88,4 +88,6 @@ def print_report(console: Console, found: Fidelity) -> None:
     console.print(_checks("L5: controls, each of which must be seen", verdict.controls))
     for table in (_scores(found), _strata(found), _drift(found)):
         console.print(table)
+    num_prompts = max((one.em.num_items for one in found.summaries), default=0)
+    console.print(f"{num_prompts} of {found.num_cases} prompts", style="dim")
     console.print(f"{found.circumstances}, {found.seconds:.0f} s, seed {found.seed}", style="dim")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, FULL, Row
 from hypic_sdk.bench.fidelity_bits import WarmCold
+from hypic_sdk.bench.fidelity_cases import CUT
 from hypic_sdk.bench.fidelity_rungs import (
     LEAST_NORM,
     LEAST_NORM_SHARE,
@@ -23,7 +24,8 @@ MARGIN = -0.005  # of exact match, that the default may lose
 NOT_MEASURED = "not measured"
 SEEN_RATIO = 2.0  # of a control's KL to the default's, besides an interval over zero
 MUST_BITE = ("state zeroed", "interior keys removed", "addition")
-CONTROLS = ("addition", "transition", "transition_rope", *(arm.name for arm in CONTROL_ARMS))
+NO_SEAM = "transition_rope"
+CONTROLS = ("addition", "transition", NO_SEAM, *(arm.name for arm in CONTROL_ARMS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +114,25 @@ def judge(
     pure: Purity | None,
     same: Sequence[WarmCold],
     rows: Sequence[Row],
+    strata: Sequence[str] = (),
 ) -> Verdict:
     """Hold the figures against what is wanted of model, bench and engine.
 
     What a run that was cut off did not measure is none or empty, and does not pass.
+
+    Args:
+        strata: those that the run was to measure, if it is not told by the rows.
     """
     found = {(one.arm, one.stratum): one for one in summarise(rows)}
     bites = [_bite(name, found.get((name, ALL))) for name in MUST_BITE]
     qualification = (_norms(norms), *bites)
+    controls = [_seen(name, rows) for name in CONTROLS if (name, ALL) in found]
+    if CUT in strata or any(row.stratum == CUT for row in rows):
+        controls.append(_unjoined(rows))
     return Verdict(
         all(check.passed for check in qualification),
         qualification,
-        tuple(_seen(name, rows) for name in CONTROLS if (name, ALL) in found),
+        tuple(controls),
         _rungs(laws, pure, same),
         _targets(found.get((DEFAULT, ALL))),
     )
@@ -183,6 +192,33 @@ def _seen(name: str, rows: Sequence[Row]) -> Check:
         f"KL {ratio:.1f} times the default's, {kl.text(1, 4)} more; EM {em.text(100)} points",
         f"KL over {SEEN_RATIO:g} times and surely more, or EM surely less",
         by_kl or em.high < 0.0,
+    )
+
+
+def _unjoined(rows: Sequence[Row]) -> Check:
+    """Without a seam a cut sentence falls apart: what must bite there, as others do everywhere.
+
+    More must be lost than the default loses too, or what is wrong is not that the seam is gone.
+    """
+    by_arm: dict[str, dict[int, Row]] = {FULL: {}, DEFAULT: {}, NO_SEAM: {}}
+    for row in rows:
+        if row.stratum == CUT and row.arm in by_arm:
+            by_arm[row.arm][row.case] = row
+    own = list(by_arm[NO_SEAM].values())
+    name, wanted = f"{NO_SEAM}, {CUT}s", f"EM at least {100 * BITE:g} points worse than both"
+    if not own:
+        return Check(name, NOT_MEASURED, wanted, passed=False)
+    worlds = [row.world for row in own]
+    to_full, to_default = (
+        bootstrap([row.em - by_arm[other][row.case].em for row in own], worlds)
+        for other in (FULL, DEFAULT)
+    )
+    return Check(
+        name,
+        f"EM {to_full.text(100)} points to full recompute, {to_default.text(100)} to the default; "
+        f"{len(own)} prompts",
+        wanted,
+        max(to_full.mean, to_default.mean) <= -BITE,
     )
 
 

@@ -4,24 +4,28 @@
 
 FOLDER (docs/bench) holds what `hypic bench serving`, `replay` and `experiments` wrote with `--out`.
 What is there is drawn into docs/ and written between marks of the pages; what is not there leaves
-its figure and its part of a page as they are.  No figure in these parts is typed by hand.
+its figure and its part of a page as they are.  No figure in these parts is typed by hand, and none
+is of a run that was tiny, on a CPU, or of files that differ from a commit: those are refused, but
+for a `--root` that is no checkout, where they may be looked at.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
+from hypic_sdk.bench.destination import check_file
 from hypic_sdk.bench.fidelity_docs import filled
+from hypic_sdk.bench.published import LEAST, ReplayBody, Results, read
 from hypic_sdk.bench.serving_docs import (
     experiments_table,
     replay_table,
     serving_summary,
     serving_table,
 )
+from hypic_sdk.bench.serving_report import Place, Row
 from hypic_sdk.bench.svg_figure import Curve, Point, curves
 
 if TYPE_CHECKING:
@@ -30,85 +34,79 @@ if TYPE_CHECKING:
 RESULTS = Path("docs/bench")
 FIGURES = Path("docs")
 PAGES = (Path("README.md"), Path("docs/performance.md"), Path("docs/experiments.md"))
-# name of a block: the bench whose results it is made of, and how
-BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
-    "serving": ("serving", serving_table),
-    "serving summary": ("serving", serving_summary),
-    "replay": ("replay", replay_table),
-    "experiments": ("experiments", experiments_table),
+BLOCKS = {
+    "serving": "serving",
+    "serving summary": "serving",
+    "replay": "replay",
+    "experiments": "experiments",
 }
+"""The name of a block, and the bench whose results it is made of."""
+
+Axis = Literal["num_segments", "segment_tokens"]
+WORDS: dict[Axis, str] = {"num_segments": "segments", "segment_tokens": "tokens a segment"}
 
 
-def loaded(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """What is there, by bench."""
-    names = dict.fromkeys(bench for bench, _ in BLOCKS.values())
-    return {
-        name: json.loads(path.read_text(encoding="utf-8"))
-        for name in names
-        if (path := folder / f"{name}.json").is_file()
-    }
-
-
-def texts(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def texts(results: Results) -> dict[str, str]:
     """What stands between the marks of each block whose results are there."""
-    return {
-        name: make(results[bench]) for name, (bench, make) in BLOCKS.items() if bench in results
-    }
-
-
-def figures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """SVG by file name, of all results that have points for it."""
     found: dict[str, str] = {}
-    if "serving" in results:
-        rows = [row for row in results["serving"]["rows"] if row.get("place")]
-        found |= _by_length(rows) | _by_count(rows)
-    if "replay" in results:
-        found |= _by_rate(results["replay"])
+    if results.serving is not None:
+        found["serving"] = serving_table(results.serving)
+        found["serving summary"] = serving_summary(results.serving)
+    if results.replay is not None:
+        found["replay"] = replay_table(results.replay)
+    if results.experiments is not None:
+        found["experiments"] = experiments_table(results.experiments)
     return found
 
 
-def _curves(rows: list[Mapping[str, Any]], axis: str) -> list[Curve]:
+def figures(results: Results) -> dict[str, str]:
+    """SVG by file name, of all results that have points for it."""
+    found: dict[str, str] = {}
+    if results.serving is not None:
+        rows = [(row.place, row) for row in results.serving.rows if row.place is not None]
+        found |= _drawn("ttft_length.svg", rows, "segment_tokens", "num_segments")
+        found |= _drawn("ttft_count.svg", rows, "num_segments", "segment_tokens")
+    if results.replay is not None:
+        found |= _by_rate(results.replay)
+    return found
+
+
+def _curves(rows: Sequence[tuple[Place, Row]], axis: Axis) -> list[Curve]:
     """One for each arm, in the order of the rows; the last of several rows at a place counts."""
     by_arm: dict[str, dict[float, Point]] = {}
-    for row in rows:
-        place, found = row["place"], row["found"]
-        spread = (found[name] for name in ("median", "minimum", "maximum"))
-        point = Point("", place[axis], *spread)
-        by_arm.setdefault(place["arm"], {})[place[axis]] = point
+    for place, row in rows:
+        at, found = _along(place, axis), row.found
+        point = Point("", at, found.median, found.minimum, found.maximum)
+        by_arm.setdefault(place.arm, {})[at] = point
     return [Curve(arm, tuple(points.values())) for arm, points in by_arm.items()]
 
 
-def _drawn(name: str, rows: list[Mapping[str, Any]], axis: str, same: str) -> dict[str, str]:
+def _along(place: Place, axis: Axis) -> int:
+    return place.num_segments if axis == "num_segments" else place.segment_tokens
+
+
+def _drawn(name: str, rows: Sequence[tuple[Place, Row]], axis: Axis, same: Axis) -> dict[str, str]:
     """Rows that are equal in what most of them have in common."""
     if not rows:
         return {}
-    common = Counter(row["place"][same] for row in rows).most_common(1)[0][0]
-    own = [row for row in rows if row["place"][same] == common]
-    words = {"num_segments": "segments", "segment_tokens": "tokens a segment"}
-    title = f"Time to the first token, {common} {words[same]}"
-    drawn = curves(_curves(own, axis), title, words[axis], "ms: minimum, median, maximum")
+    common = Counter(_along(place, same) for place, _ in rows).most_common(1)[0][0]
+    own = [(place, row) for place, row in rows if _along(place, same) == common]
+    title = f"Time to the first token, {common} {WORDS[same]}"
+    drawn = curves(_curves(own, axis), title, WORDS[axis], "ms: minimum, median, maximum")
     return {name: drawn}
 
 
-def _by_length(rows: list[Mapping[str, Any]]) -> dict[str, str]:
-    return _drawn("ttft_length.svg", rows, "segment_tokens", "num_segments")
-
-
-def _by_count(rows: list[Mapping[str, Any]]) -> dict[str, str]:
-    return _drawn("ttft_count.svg", rows, "num_segments", "segment_tokens")
-
-
-def _by_rate(body: Mapping[str, Any]) -> dict[str, str]:
+def _by_rate(body: ReplayBody) -> dict[str, str]:
     """Medians; what was never answered (null) has no point."""
     lines = []
-    for arm in body["arms"]:
+    for arm in body.arms:
         points = [
-            Point("", one["rate"], one["p50_s"], one["p50_s"], one["p50_s"])
-            for one in arm["replays"]
-            if one["p50_s"] is not None and one["p50_s"] > 0
+            Point("", one.rate, one.p50_s, one.p50_s, one.p50_s)
+            for one in arm.replays
+            if one.p50_s is not None and one.p50_s >= LEAST
         ]
         if points:
-            lines.append(Curve(arm["mode"], tuple(points)))
+            lines.append(Curve(arm.mode, tuple(points)))
     if not lines:
         return {}
     title = "Time to the first token by rate of requests"
@@ -120,22 +118,28 @@ def update(console: Console, *, folder: Path = RESULTS, root: Path = Path()) -> 
 
     Returns:
         what was written; nothing where there are no results.
+    Raises:
+        ConfigError: a file that is no result, a run that the pages of a checkout are not made of,
+            or a place that can not be written; nothing is written then.
     """
-    results = loaded(folder)
-    written = []
-    for name, text in figures(results).items():
-        path = root / FIGURES / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
+    results = read(folder, for_pages=_is_checkout(root))
+    new = {root / FIGURES / name: text for name, text in figures(results).items()}
     for page in PAGES:
         path = root / page
         before = path.read_text(encoding="utf-8") if path.is_file() else ""
         after = filled(before, texts(results))
         if after != before:
-            path.write_text(after, encoding="utf-8")
-            written.append(path)
-    console.print(f"{folder}: {', '.join(results) or 'no results'}", highlight=False)
-    for path in written:
+            new[path] = after
+    for path in new:
+        check_file(path)
+    for path, text in new.items():
+        path.write_text(text, encoding="utf-8")
+    console.print(f"{folder}: {', '.join(results.names) or 'no results'}", highlight=False)
+    for path in new:
         console.print(f"written: {path}", highlight=False, soft_wrap=True)
-    return written
+    return list(new)
+
+
+def _is_checkout(root: Path) -> bool:
+    """Whether what is written there is what people read."""
+    return (root / "pyproject.toml").exists() or (root / ".git").exists()

@@ -6,8 +6,12 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
+
+from hypic_sdk.bench.destination import INSTEAD
+from hypic_sdk.errors import ConfigError
 
 
 def finite(value: object) -> object:
@@ -24,24 +28,26 @@ class KeptRows:
     """A list of rows, and a file with a line for each, below a line of what they are about."""
 
     def __init__(self, path: Path | None, about: Mapping[str, object]) -> None:
-        """Read what an earlier run about the same left; rows about anything else are put aside.
-
-        They go into a file of the same name with `.old` behind it.
+        """Read what an earlier run about the same left.
 
         Args:
             path: none: nothing is written.
             about: what all rows have in common (model, seed, sizes, machine, commit ..).
+        Raises:
+            ConfigError: the file holds rows about anything else; it stays as it is.
         """
         self.rows: list[dict[str, Any]] = []
         self._path = path
         if path is None:
             return
-        head = json.dumps({"about": finite(dict(about))})
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        own = finite(dict(about))
+        head = json.dumps({"about": own})
+        lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
         if lines and lines[0] == head:
             self.rows = _whole_rows(lines[1:])
         elif lines:
-            path.replace(path.with_name(f"{path.name}.old"))
+            others = _others(lines[0], own)
+            raise ConfigError(f"{path} holds rows of another run (another {others}): {INSTEAD}")
         path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(row) + "\n" for row in self.rows)
         path.write_text(f"{head}\n{text}", encoding="utf-8")
@@ -54,6 +60,18 @@ class KeptRows:
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(plain) + "\n")
+
+
+def _others(head: str, about: object) -> str:
+    """Names of what a run with this first line had otherwise."""
+    with suppress(ValueError, AttributeError, KeyError, TypeError):
+        theirs = json.loads(head)["about"].items()
+        ours = about.items() if isinstance(about, dict) else ()
+        # as JSON, since a value may be a list, and a list there was a tuple here
+        changed = {(key, json.dumps(value)) for key, value in theirs}
+        changed ^= {(key, json.dumps(value)) for key, value in ours}
+        return ", ".join(sorted({key for key, _ in changed}))
+    return "kind of file"
 
 
 def _whole_rows(lines: list[str]) -> list[dict[str, Any]]:

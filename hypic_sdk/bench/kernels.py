@@ -243,7 +243,7 @@ def _write(
         "device": str(device),
         "copy_bytes_per_s": COPY_BYTES_PER_S,
         "product_flops_per_s": PRODUCT_FLOPS_PER_S,
-        "circumstances": asdict(circumstances()),
+        "circumstances": asdict(circumstances(device)),
         # JSON knows no infinity
         "self_test": [
             {**asdict(test), "error": test.error if math.isfinite(test.error) else None}

@@ -41,6 +41,7 @@ from hypic_sdk.bench.serving_model import check_shape
 from hypic_sdk.client import AsyncHypic
 from hypic_sdk.config import DEFAULT_MODE, MODES, EngineConfig, ReuseConfig, StoreConfig
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.offline import find_model
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -217,7 +218,8 @@ def run_replay_bench(
         raise ConfigError(f"modes are {', '.join(MODES)}, got {unknown[0]!r}")
     whole = Time(math.inf if plan.total_s is None else plan.total_s)
     results: list[ArmResult] = []
-    where = circumstances()
+    is_cpu = url is None and server.config.device == "cpu"
+    where = circumstances(torch.device("cpu") if is_cpu else None)
     names = ["the server's own"] if url is not None else list(modes)
 
     def save() -> None:
@@ -257,7 +259,7 @@ def _run_arm(arm: Arm, server: ReplayServer) -> None:
 
 
 def served(
-    model: Path | None,
+    model: str | None,
     shape: str | None,
     device: str,
     store: StoreConfig,
@@ -265,8 +267,11 @@ def served(
 ) -> ReplayServer:
     """What every arm starts, but for its mode.
 
+    Args:
+        model: a checkpoint folder or hub id; without it and a shape it is the packaged reader.
     Raises:
         ConfigError: no such shape, a shape beside a model, or CUDA where there is none.
+        ModelFileError: no such model.
     """
     if shape is not None:
         check_shape(shape)
@@ -275,7 +280,10 @@ def served(
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"no device {device!r} can be used here: there is no CUDA", device=device)
     config = EngineConfig(device=device, store=store, capture_ahead_s=capture_ahead_s)
-    return ReplayServer(None if model is None else str(model), shape, config)
+    if model is None:
+        return ReplayServer(None, shape, config)
+    folder, name = find_model(model)
+    return ReplayServer(str(folder), shape, config, name)
 
 
 def with_mode(server: ReplayServer, mode: str) -> ReplayServer:

@@ -41,11 +41,13 @@ class ReplayServer:
     model_folder: str | None = None
     shape: str | None = None  # of random weights, instead of a folder; with the reader's tokenizer
     config: EngineConfig = field(default_factory=EngineConfig)
+    model_name: str | None = None  # of the folder's model; none: the folder's own
 
     @property
     def words(self) -> str:
         """The model, and how its cache is split."""
-        model, store = self.shape or self.model_folder or "the packaged reader", self.config.store
+        model = self.shape or self.model_name or self.model_folder or "the packaged reader"
+        store = self.config.store
         return (
             f"{model}, cache of {store.budget_bytes / 2**30:.3g} GiB split for "
             f"{store.segments_per_request} segments of {store.expected_segment_tokens} tokens a "
@@ -118,7 +120,7 @@ def main(words: list[str]) -> int:
         )
     settings = LaunchSettings(
         folder,
-        server.shape or folder.name,
+        server.shape or server.model_name or folder.name,
         port=0,
         load_timeout_s=START_TIMEOUT_S,
         log_level="WARNING",

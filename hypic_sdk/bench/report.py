@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypic_sdk.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+CHANGED = "-dirty"  # behind a commit from which files differ
+UNKNOWN = "unknown"  # no checkout
+_CORES = re.compile(r" \(\d+ cores\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +60,27 @@ class Circumstances:
             f"torch {self.torch}, hypic_sdk {self.hypic_sdk}, commit {self.commit}"
         )
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it ran on a processor, whose name comes with its cores."""
+        return _CORES.search(self.hardware) is not None
 
-def circumstances() -> Circumstances:
-    """Those of this process."""
+    @property
+    def is_of_commit(self) -> bool:
+        """Whether the code that ran is that of a commit, and no file differed from it."""
+        return self.commit not in ("", UNKNOWN) and not self.commit.endswith(CHANGED)
+
+
+def circumstances(device: torch.device | None = None) -> Circumstances:
+    """Those of this process.
+
+    Args:
+        device: that was measured; none: the GPU if there is one.
+    """
     import torch
 
-    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu_name()
+    is_gpu = torch.cuda.is_available() and (device is None or device.type == "cuda")
+    hardware = torch.cuda.get_device_name(device) if is_gpu else _cpu_name()
     return Circumstances(
         hardware=hardware,
         num_threads=torch.get_num_threads(),
@@ -88,7 +111,7 @@ def _cpu_name() -> str:
 
 def _commit() -> str:
     """The commit of the checkout this package lies in, with a mark if files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "describe", "--always", f"--dirty={CHANGED}", "--abbrev=12"]
     try:
         done = subprocess.run(
             command,
@@ -99,8 +122,8 @@ def _commit() -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+        return UNKNOWN
+    return done.stdout.strip() or UNKNOWN
 
 
 def append_json_line(path: Path, row: dict[str, Any], where: Circumstances) -> None:

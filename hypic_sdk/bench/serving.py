@@ -27,6 +27,7 @@ from hypic_sdk.bench.serving_peer import over_peer, own_prefill
 from hypic_sdk.bench.serving_profile import PROFILED, write_profiles
 from hypic_sdk.bench.serving_report import Absent, Failure, Report, Row, line_of
 from hypic_sdk.bench.serving_rows import (
+    cold_apart,
     cold_segments,
     cold_text,
     decode_steps,
@@ -39,6 +40,8 @@ from hypic_sdk.bench.serving_rows import (
 )
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.engine.opening import usable_device
+from hypic_sdk.errors import ConfigError
+from hypic_sdk.offline import find_model
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +58,7 @@ ROWS: tuple[Measure, ...] = (
     further_1k,
     full_recompute,
     eight_together,
+    cold_apart,
     pair_cost,
     layer_zero,
     other_modes,
@@ -69,7 +73,7 @@ def run_serving_bench(
     console: Console,
     *,
     shape: str = "qwen3.5-35b-a3b",
-    model: Path | None = None,
+    model: str | None = None,
     device_name: str = "auto",
     tiny: bool = False,
     folder: Path | None = None,
@@ -80,21 +84,29 @@ def run_serving_bench(
     """Measure, print each row as it comes, write serving.json (and profiles) into `folder`.
 
     Args:
+        shape: of random weights, where no model is named.
+        model: a checkpoint folder or hub id.
         tiny: a small model and short documents: to see that it works, not to measure.
         transformers: the same model by that library, at the end, in the memory of ours.
         limit_s: rows of ours that would begin later than this are left out, and named.
     Returns:
         whether every row gave a number.
+    Raises:
+        ConfigError: no such device or shape, or a model that transformers is to be drawn like.
+        ModelFileError: no such model.
     """
     start_s = time.monotonic()
     device = usable_device(device_name)
     shape = "tiny" if tiny else shape
     sizes = TINY_SIZES if tiny else FULL_SIZES
-    bench = Bench(model_of(shape, model, device), shape, device, sizes)
+    if transformers and model is not None:
+        raise ConfigError("transformers is measured over random weights of a shape, not of a model")
+    weights, name = (None, shape) if model is None else find_model(model)
+    bench = Bench(model_of(shape, weights, device), shape, device, sizes)
     floors = Floors.of(bench)
-    report = Report(folder, str(model or shape))
+    report = Report(folder, name, device, tiny)
     meter = Meter(console, report, start_s)
-    console.print(f"{circumstances()}, {report.shape}", highlight=False)
+    console.print(f"{circumstances(device)}, {report.shape}", highlight=False)
     for measure in ROWS:
         meter.take(name_of(measure), partial(measure, bench, floors), limit_s)
         if profile and name_of(measure) in PROFILED and folder is not None:

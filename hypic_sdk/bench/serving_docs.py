@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from hypic_sdk.bench.experiments_docs import markdown
-from hypic_sdk.bench.serving_report import number
+from hypic_sdk.bench.published import ExperimentsBody, ReplayBody, ServingBody
+from hypic_sdk.bench.report import Circumstances, Spread
+from hypic_sdk.bench.serving_report import Row, number
 
 # rows of README's table, where they were measured
 SUMMARY = (
@@ -31,96 +30,98 @@ SUMMARY = (
 )
 
 
-def where(body: Mapping[str, Any]) -> str:
+def plain(text: str) -> str:
+    """Words of a result as they may stand in a line of a page, marks of its own left out."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<!--", "&lt;!--")
+
+
+def where(one: Circumstances) -> str:
     """Machine, versions and commit of a report."""
-    one = body["circumstances"]
-    return (
-        f"{one['hardware']}, {one['num_threads']} threads, Python {one['python']}, torch "
-        f"{one['torch']}, transformers {one['transformers']}, hypic_sdk {one['hypic_sdk']}, "
-        f"commit {one['commit']}"
+    return plain(
+        f"{one.hardware}, {one.num_threads} threads, Python {one.python}, torch {one.torch}, "
+        f"transformers {one.transformers}, hypic_sdk {one.hypic_sdk}, commit {one.commit}"
     )
 
 
-def spread(found: Mapping[str, float]) -> str:
+def spread(found: Spread) -> str:
     """`minimum / median / maximum`."""
-    return " / ".join(number(found[name]) for name in ("minimum", "median", "maximum"))
+    return " / ".join(number(x) for x in (found.minimum, found.median, found.maximum))
 
 
-def _row(row: Mapping[str, Any]) -> list[str]:
+def _row(row: Row) -> list[str]:
     target = "-"
-    if row["target"] is not None:
-        sign = "<=" if row["is_upper"] else ">="
-        target = f"{sign} {row['target']:,g}{'' if row['is_met'] else ' (**missed**)'}"
-    floor = "-" if row["floor"] is None else number(row["floor"])
-    return [row["name"], row["unit"], spread(row["found"]), target, floor]
+    if row.target is not None:
+        sign = "<=" if row.is_upper else ">="
+        target = f"{sign} {row.target:,g}{'' if row.is_met else ' (**missed**)'}"
+    floor = "-" if row.floor is None else number(row.floor)
+    return [plain(row.name), plain(row.unit), spread(row.found), target, floor]
 
 
-def serving_table(body: Mapping[str, Any]) -> str:
+def serving_table(body: ServingBody) -> str:
     """Every row of `serving.json`, and what it could not measure."""
-    rows = [_row(row) for row in body["rows"]]
+    rows = [_row(row) for row in body.rows]
     text = (
-        f"`hypic bench serving`, {body['shape']}, minimum / median / maximum; {where(body)}.\n\n"
+        f"`hypic bench serving`, {plain(body.shape)}, minimum / median / maximum; "
+        f"{where(body.circumstances)}.\n\n"
         + markdown(("row", "unit", "found", "target", "floor"), rows)
     )
-    for kind, word in (("failures", "Failed"), ("absent", "Not measured")):
-        found = [f"{one['name']} ({one['reason']})" for one in body.get(kind, ())]
+    for told, word in ((body.failures, "Failed"), (body.absent, "Not measured")):
+        found = [f"{plain(one.name)} ({plain(one.reason)})" for one in told]
         if found:
             text += f"\n{word}: {'; '.join(found)}.\n"
     return text
 
 
-def serving_summary(body: Mapping[str, Any]) -> str:
+def serving_summary(body: ServingBody) -> str:
     """The rows that README tells, of those that there are."""
-    by_name = {row["name"]: row for row in body["rows"]}
+    by_name = {row.name: row for row in body.rows}
     rows = [_row(by_name[name])[:4] for name in SUMMARY if name in by_name]
-    return f"{body['shape']}, minimum / median / maximum; {where(body)}.\n\n" + markdown(
-        ("row", "unit", "found", "target"), rows
-    )
+    head = f"{plain(body.shape)}, minimum / median / maximum; {where(body.circumstances)}.\n\n"
+    return head + markdown(("row", "unit", "found", "target"), rows)
 
 
-def replay_table(body: Mapping[str, Any]) -> str:
+def replay_table(body: ReplayBody) -> str:
     """Of `replay.json`: the highest rate of each arm that held, and its saturated throughput.
 
     An arm whose time was over says where; what it had found by then stands beside.
     """
-    limit_s = body["plan"]["limit_s"]
     rows, cut_off = [], []
-    for arm in body["arms"]:
-        best = arm["best"]
-        cells = ["none held" if arm["replays"] else "-", "-", "-", "-"]
+    for arm in body.arms:
+        best = arm.best
+        cells = ["none held" if arm.replays else "-", "-", "-", "-"]
         if best is not None:
             cells = [
-                f"{best['rate']:.3g}", f"{best['p50_s']:.2f}", f"{best['p99_s']:.2f}",
-                f"{best['hit_share']:.0%}",
+                f"{best.rate:.3g}", f"{best.p50_s:.2f}", f"{best.p99_s:.2f}",
+                f"{best.hit_share:.0%}",
             ]  # fmt: skip
         saturated = ["-", "-"]
-        if arm["saturated_per_s"]:
-            saturated = [f"{arm['saturated_per_s']:.3g}", f"{arm['saturated_hit_share']:.0%}"]
-        rows.append([arm["mode"], *cells, *saturated])
-        if arm["cut_off"]:
-            cut_off.append(f"{arm['mode']} ({arm['cut_off']})")
-    head = ("arm", f"requests/s at p50 <= {limit_s:g} s", "p50, s", "p99, s", "cached",
+        if arm.saturated_per_s:
+            saturated = [f"{arm.saturated_per_s:.3g}", f"{arm.saturated_hit_share:.0%}"]
+        rows.append([plain(arm.mode), *cells, *saturated])
+        if arm.cut_off:
+            cut_off.append(f"{plain(arm.mode)} ({plain(arm.cut_off)})")
+    head = ("arm", f"requests/s at p50 <= {body.plan.limit_s:g} s", "p50, s", "p99, s", "cached",
             "saturated, requests/s", "cached")  # fmt: skip
-    text = f"`hypic bench replay`, {body['served']}; {where(body)}.\n\n{markdown(head, rows)}"
+    told = f"`hypic bench replay`, {plain(body.served)}; {where(body.circumstances)}."
+    text = f"{told}\n\n{markdown(head, rows)}"
     return text + (f"\nOut of time: {', '.join(cut_off)}.\n" if cut_off else "")
 
 
-def experiments_table(body: Mapping[str, Any]) -> str:
+def experiments_table(body: ExperimentsBody) -> str:
     """Of `experiments.json`: verdicts first."""
-    says = "".join(f"- {one['says']}\n" for one in body["verdicts"])
+    says = "".join(f"- {plain(one.says)}\n" for one in body.verdicts)
     rows = [
         [
-            one["scene"],
-            one["arm"],
-            spread(one["us_a_layer"]),
-            f"{one['over_private']:.2f}",
-            f"{one['with_placing_ms']:.3f}",
-            f"{one['copies_mib']:.1f}",
+            plain(one.scene),
+            plain(one.arm),
+            spread(one.us_a_layer),
+            f"{one.over_private:.2f}",
+            f"{one.with_placing_ms:.3f}",
+            f"{one.copies_mib:.1f}",
         ]
-        for one in body["timings"]
+        for one in body.timings
     ]
     head = ("scene", "arm", "us a layer", "over private copies", "all layers with placing, ms",
             "copies, MiB")  # fmt: skip
-    return f"`hypic bench experiments`, {body['shape']}; {where(body)}.\n\n{says}\n" + markdown(
-        head, rows
-    )
+    told = f"`hypic bench experiments`, {plain(body.shape)}; {where(body.circumstances)}."
+    return f"{told}\n\n{says}\n{markdown(head, rows)}"

@@ -145,8 +145,9 @@ class Bench:
         self.sizes = sizes
         self._count = 0
         self._fresh = 1_000_000
-        self._engines: dict[tuple[str, Determinism | None], Engine] = {}
+        self._engines: dict[tuple[str, Determinism | None, bool], Engine] = {}
         self._determinism: Determinism | None = None  # none: the device's default
+        self._joined = True
 
     def engine(self, mode: str = DEFAULT_MODE) -> Engine:
         """The engine of a mode; any other is given up first, for its memory.
@@ -154,7 +155,7 @@ class Bench:
         There is room for one engine's pools beside the weights: who asks for another mode is not
         to hold the engine of the mode before.
         """
-        key = mode, self._determinism
+        key = mode, self._determinism, self._joined
         if key not in self._engines:
             self._engines.clear()
             self.empty_cache()
@@ -170,6 +171,15 @@ class Bench:
             yield
         finally:
             self._determinism = before
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Engines that are asked for in here run live rows behind the forward that ends entries."""
+        self._joined = False
+        try:
+            yield
+        finally:
+            self._joined = True
 
     @property
     def warm_ups(self) -> int:
@@ -192,6 +202,7 @@ class Bench:
         return EngineConfig(
             device=str(self.device),
             determinism=self._determinism,
+            joined=self._joined,
             capture_asks=2,  # rows are few, and of forwards as they run once they are captured
             reuse=ReuseConfig(mode=MODES[mode], seam=SeamRule(8, 0), min_segment_tokens=16),
             store=StoreConfig(

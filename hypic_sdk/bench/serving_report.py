@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hypic_sdk.bench.kept_rows import finite
 from hypic_sdk.bench.report import Spread, circumstances
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,9 @@ class Report:
     """What there is so far; written after every row."""
 
     folder: Path | None
-    shape: str
+    shape: str  # or the model's name
+    device: torch.device | None = None
+    is_tiny: bool = False  # short documents: to see that it works
     rows: list[Row] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
@@ -89,13 +95,14 @@ class Report:
         report = {
             "bench": "serving",
             "shape": self.shape,
-            "circumstances": asdict(circumstances()),
+            "is_tiny": self.is_tiny,
+            "circumstances": asdict(circumstances(self.device)),
             "rows": [{**asdict(row), "is_met": row.is_met} for row in self.rows],
             "failures": [asdict(failure) for failure in self.failures],
             "absent": [asdict(one) for one in self.absent],
             "seconds": self.seconds,
         }
-        text = json.dumps(report, indent=1) + "\n"
+        text = json.dumps(finite(report), indent=1) + "\n"
         (self.folder / "serving.json").write_text(text, encoding="utf-8")
 
 

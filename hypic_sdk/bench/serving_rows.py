@@ -10,7 +10,7 @@ from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_layer import state_errors
 from hypic_sdk.bench.serving_model import Bench, graph_notes
-from hypic_sdk.bench.serving_report import Place, Row
+from hypic_sdk.bench.serving_report import Place, Row, over
 from hypic_sdk.config import DEFAULT_MODE, MIB, MODES
 from hypic_sdk.errors import WorkerError
 from hypic_sdk.store.layout import StoreLayout
@@ -134,12 +134,22 @@ def cold_segments(bench: Bench, floors: Floors) -> Iterator[Row]:
     yield _cold(bench, floors, "cold prefill, 8 segments of 1.25k", 65_000.0, is_text=False)
 
 
+def cold_apart(bench: Bench, floors: Floors) -> Iterator[Row]:
+    """The same with live rows in a forward of their own, behind the one that ends the segments."""
+    name = "cold prefill, 8 segments of 1.25k, live rows apart"
+    with bench.apart():
+        apart = _cold(bench, floors, name, None, is_text=False)
+    yield apart
+    usual = _cold(bench, floors, name, None, is_text=False)
+    yield Row("cold prefill in one forward over apart", "x", over(usual.found, apart.found))
+
+
 def cold_text(bench: Bench, floors: Floors) -> Iterator[Row]:
     """The same number of tokens as one text, all of it live: full recompute."""
     yield _cold(bench, floors, "cold prefill, one text of 10k", 50_000.0, is_text=True)
 
 
-def _cold(bench: Bench, floors: Floors, name: str, target: float, *, is_text: bool) -> Row:
+def _cold(bench: Bench, floors: Floors, name: str, target: float | None, *, is_text: bool) -> Row:
     engine, count = bench.engine(), bench.sizes.tokens(1250)
     speeds, times = [], []
     for i in range(bench.sizes.num_runs + 1):

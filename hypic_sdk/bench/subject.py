@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -19,12 +18,11 @@ from hypic_sdk.config import (
     SeamRule,
     StoreConfig,
 )
-from hypic_sdk.demo import reader_path
 from hypic_sdk.engine.opening import usable_device
 from hypic_sdk.errors import ModelFileError
 from hypic_sdk.models.base import CausalLM
-from hypic_sdk.models.hub import model_folder
 from hypic_sdk.models.loader import load_model, model_files, open_checkpoint
+from hypic_sdk.offline import find_model
 from hypic_sdk.prompt.chat_template import ChatTemplate
 from hypic_sdk.prompt.pieces import CallerText, Message
 from hypic_sdk.prompt.segment import SegmentedPrompt, segment_id
@@ -96,14 +94,13 @@ def load_subject(model: str | None, device_name: str = "auto") -> Subject:
         ModelFileError: no whole model with a tokenizer.
         ConfigError: no such device.
     """
-    folder = reader_path() if model is None else model_folder(model)
     device = usable_device(device_name)
+    folder, name = find_model(model)
     dtype = torch.float32 if device.type == "cpu" else None
     loaded = load_model(folder, device=device, dtype=dtype)
     family: str = open_checkpoint(model_files(folder)).loaded.config.family
     tokenizer = PromptTokenizer.from_folder(folder)
     template = ChatTemplate.from_folder(folder, tokenizer)
-    name = "hypic-reader" if model is None else Path(folder).name
     return Subject(name, family, loaded.model, loaded.fingerprint, tokenizer, template, device)
 
 

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hypic_sdk.bench.destination import check_file
+from hypic_sdk.cli.bench_options import MOST_DOCUMENTS, MOST_RUNS, number
 from hypic_sdk.cli.fidelity import (
     bench_choices,
     bench_divergence,
@@ -38,6 +40,7 @@ from hypic_sdk.cli.options import (
     ModeOption,
     OverlapOption,
     PairOption,
+    PortOption,
     ScriptOption,
     SeamOption,
     SegmentsFileOption,
@@ -52,6 +55,7 @@ from hypic_sdk.cli.options import (
     engine_config,
     of_server,
     with_shadow,
+    with_split,
 )
 from hypic_sdk.cli.pairs import bench_pairs
 from hypic_sdk.cli.replay import bench_replay
@@ -85,6 +89,9 @@ bench_app.command("scatter")(bench_scatter)
 bench_app.command("capacity")(bench_capacity)
 app.add_typer(segments_app, name="segments")
 
+ArmRunsOption = Annotated[
+    int, number("--runs", least=1, most=MOST_RUNS, help="Counted runs of each arm.")
+]
 QUESTION_HELP = "Ask this, and no further questions; may be given again."
 
 
@@ -132,7 +139,7 @@ app.command("worker-key")(worker_key)
 def serve(
     model: ModelOption = None,
     host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 is one that is free.")] = 30_000,
+    port: PortOption = 30_000,
     model_name: ModelNameOption = None,
     keys: KeysOption = None,
     segments_file: SegmentsFileOption = None,
@@ -175,11 +182,14 @@ def doctor(
     min_segment_tokens: MinTokensOption = DEFAULT_MIN_TOKENS,
     cache_mib: BudgetOption = DEFAULT_BUDGET_MIB,
     pair: PairOption = DEFAULT_PAIR,
+    segment_tokens: SegmentTokensOption = DEFAULT_SEGMENT_TOKENS,
+    segments_per_request: SegmentsPerRequestOption = DEFAULT_SEGMENTS_PER_REQUEST,
 ) -> None:
     """Say what a model is and what it will cost here, before loading its weights."""
     from hypic_sdk.cli.doctor import run_doctor
 
     config = engine_config(mode, seam, min_segment_tokens, cache_mib, pair)
+    config = with_split(config, segment_tokens, segments_per_request)
     run_doctor(Console(markup=False), model=model, config=config, as_json=as_json)
 
 
@@ -218,11 +228,12 @@ def explain(
 @bench_app.command("reuse")
 def bench_reuse(
     model: ModelOption = None,
-    runs: Annotated[int, typer.Option("--runs", help="Counted runs of each arm.", min=1)] = 7,
-    documents: Annotated[int, typer.Option("--documents", min=2, max=16)] = 8,
+    runs: ArmRunsOption = 7,
+    documents: Annotated[int, number("--documents", least=2, most=16)] = 8,
     json_lines: JsonLinesOption = None,
 ) -> None:
     """TTFT of the same prompts by arm: reuse, prefix cache, full recompute."""
+    check_file(json_lines)
     from hypic_sdk.bench.reuse import run_reuse_bench
 
     run_reuse_bench(
@@ -233,10 +244,13 @@ def bench_reuse(
 @bench_app.command("ttft")
 def bench_ttft(
     model: ModelOption = None,
-    runs: Annotated[int, typer.Option("--runs", help="Counted runs of each cell.", min=1)] = 7,
+    runs: Annotated[
+        int, number("--runs", least=1, most=MOST_RUNS, help="Counted runs of each cell.")
+    ] = 7,
     json_lines: JsonLinesOption = None,
 ) -> None:
     """TTFT against full recompute by length and number of the documents."""
+    check_file(json_lines)
     from hypic_sdk.bench.ttft import run_ttft_bench
 
     run_ttft_bench(Console(), model=model, num_runs=runs, json_lines=json_lines)
@@ -244,12 +258,15 @@ def bench_ttft(
 
 @bench_app.command("match")
 def bench_match(
-    runs: Annotated[int, typer.Option("--runs", help="Counted runs of each arm.", min=1)] = 15,
-    texts: Annotated[int, typer.Option("--texts", help="Known texts.", min=300)] = 20_000,
-    characters: Annotated[int, typer.Option("--characters", min=1_000)] = 260_000,
+    runs: ArmRunsOption = 15,
+    texts: Annotated[
+        int, number("--texts", least=300, most=MOST_DOCUMENTS, help="Known texts.")
+    ] = 20_000,
+    characters: Annotated[int, number("--characters", least=1_000, most=1e9)] = 260_000,
     json_lines: JsonLinesOption = None,
 ) -> None:
     """Time to look through a prompt for known texts."""
+    check_file(json_lines)
     from hypic_sdk.bench.match import run_match_bench
 
     run_match_bench(
@@ -267,7 +284,7 @@ def main() -> None:
         app()
     except HypicError as error:
         Console(stderr=True).print(
-            f"hypic: {error.code}: {error.message}", style="red", markup=False
+            f"hypic: {error.code}: {error.message}", style="red", markup=False, soft_wrap=True
         )
         raise SystemExit(_status(error)) from error
 

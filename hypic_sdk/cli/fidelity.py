@@ -8,19 +8,35 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hypic_sdk.bench.destination import claimed
+from hypic_sdk.cli.bench_options import (
+    MOST_RUNS,
+    WEEK_S,
+    OverwriteOption,
+    PerCountOption,
+    number,
+)
 from hypic_sdk.cli.options import DeviceOption, ModelOption
 
 SecondsOption = Annotated[
     float | None,
-    typer.Option(
-        "--seconds", min=1.0, help="About what it may take: later prompts are then left out."
+    number(
+        "--seconds",
+        least=1.0,
+        most=WEEK_S,
+        help="About what it may take: later prompts are then left out.",
     ),
 ]
 QuickOption = Annotated[bool, typer.Option("--quick", help="A few minutes on two cores.")]
 WorldsOption = Annotated[
-    int | None, typer.Option("--per-count", min=1, help="Worlds of each kind.")
+    int | None, number("--per-count", least=1, most=MOST_RUNS, help="Worlds of each kind.")
 ]
-DIRECTORY_HELP = "Write into this folder, as results come; the same again goes on where it stopped."
+STRATA_HELP = "Ask these too, beside the usual strata (see docs/fidelity.md); may be given again."
+StrataOption = Annotated[list[str] | None, typer.Option("--strata", help=STRATA_HELP)]
+DIRECTORY_HELP = (
+    "Write into this folder, as results come; the same again goes on where it stopped, and a run "
+    "of another model, device, size or commit is refused."
+)
 OutOption = Annotated[Path | None, typer.Option("--out", help=DIRECTORY_HELP)]
 
 
@@ -28,25 +44,34 @@ def bench_fidelity(
     model: ModelOption = None,
     quick: QuickOption = False,
     out: OutOption = None,
+    overwrite: OverwriteOption = False,
     per_count: Annotated[
         int | None,
-        typer.Option("--per-count", min=1, help="Worlds of each kind and number of documents."),
+        number(
+            "--per-count",
+            least=1,
+            most=MOST_RUNS,
+            help="Worlds of each kind and number of documents.",
+        ),
     ] = None,
     seconds: SecondsOption = None,
+    strata: StrataOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """What reuse costs against full recompute, rung by rung, and whether the model can tell."""
-    from hypic_sdk.bench.fidelity import run_fidelity_bench
+    with claimed(out, "fidelity", overwrite=overwrite, resumes=True):
+        from hypic_sdk.bench.fidelity import run_fidelity_bench
 
-    holds = run_fidelity_bench(
-        Console(),
-        model=model,
-        quick=quick,
-        folder=out,
-        device_name=device,
-        per_count=per_count,
-        seconds=seconds,
-    )
+        holds = run_fidelity_bench(
+            Console(),
+            model=model,
+            quick=quick,
+            folder=out,
+            device_name=device,
+            per_count=per_count,
+            seconds=seconds,
+            strata=tuple(strata or ()),
+        )
     raise typer.Exit(0 if holds else 1)
 
 
@@ -56,35 +81,39 @@ def bench_modes(
         list[str] | None,
         typer.Option("--server", help="NAME=URL of a server in some mode; may be given again."),
     ] = None,
-    per_count: Annotated[int, typer.Option("--per-count", min=1)] = 4,
+    per_count: PerCountOption = 4,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write modes.json into this folder.")
     ] = None,
+    overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """The six modes side by side: scores, distance, live tokens, time."""
-    from hypic_sdk.bench.modes import run_modes_bench
+    with claimed(out, "modes", overwrite=overwrite):
+        from hypic_sdk.bench.modes import run_modes_bench
 
-    run_modes_bench(
-        Console(), model=model, servers=tuple(server or ()), per_count=per_count, folder=out,
-        device_name=device,
-    )  # fmt: skip
+        run_modes_bench(
+            Console(), model=model, servers=tuple(server or ()), per_count=per_count, folder=out,
+            device_name=device,
+        )  # fmt: skip
 
 
 def bench_divergence(
     model: ModelOption = None,
-    per_count: Annotated[int, typer.Option("--per-count", min=1)] = 2,
+    per_count: PerCountOption = 2,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write divergence.json into this folder.")
     ] = None,
+    overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """The first layer at which each mode and each planted fault leaves full recompute."""
-    from hypic_sdk.bench.divergence import run_divergence_bench
+    with claimed(out, "divergence", overwrite=overwrite):
+        from hypic_sdk.bench.divergence import run_divergence_bench
 
-    run_divergence_bench(
-        Console(), model=model, per_count=per_count, folder=out, device_name=device
-    )
+        run_divergence_bench(
+            Console(), model=model, per_count=per_count, folder=out, device_name=device
+        )
 
 
 def bench_sweep(
@@ -92,16 +121,19 @@ def bench_sweep(
     quick: QuickOption = False,
     per_count: WorldsOption = None,
     out: OutOption = None,
+    overwrite: OverwriteOption = False,
     seconds: SecondsOption = None,
+    strata: StrataOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Seams, stored precision, anchors, segment length and count: loss against live tokens."""
-    from hypic_sdk.bench.sweep import run_sweep_bench
+    with claimed(out, "sweep", "sweep_*.svg", overwrite=overwrite, resumes=True):
+        from hypic_sdk.bench.sweep import run_sweep_bench
 
-    run_sweep_bench(
-        Console(), model=model, quick=quick, per_count=per_count, folder=out, seconds=seconds,
-        device_name=device,
-    )  # fmt: skip
+        run_sweep_bench(
+            Console(), model=model, quick=quick, per_count=per_count, folder=out, seconds=seconds,
+            device_name=device, strata=tuple(strata or ()),
+        )  # fmt: skip
 
 
 def bench_choices(
@@ -109,13 +141,16 @@ def bench_choices(
     quick: QuickOption = False,
     per_count: WorldsOption = None,
     out: OutOption = None,
+    overwrite: OverwriteOption = False,
     seconds: SecondsOption = None,
+    strata: StrataOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Seams that follow attention, refreshed interiors, and how wrong an offset may be."""
-    from hypic_sdk.bench.choices import run_choices_bench
+    with claimed(out, "choices", overwrite=overwrite, resumes=True):
+        from hypic_sdk.bench.choices import run_choices_bench
 
-    run_choices_bench(
-        Console(), model=model, quick=quick, per_count=per_count, folder=out, seconds=seconds,
-        device_name=device,
-    )  # fmt: skip
+        run_choices_bench(
+            Console(), model=model, quick=quick, per_count=per_count, folder=out, seconds=seconds,
+            device_name=device, strata=tuple(strata or ()),
+        )  # fmt: skip

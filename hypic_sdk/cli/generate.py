@@ -16,6 +16,8 @@ from hypic_sdk.cli.documents import read_document
 from hypic_sdk.cli.opening import open_local, warm
 from hypic_sdk.config import EngineConfig
 from hypic_sdk.errors import RequestError
+from hypic_sdk.wire.chat import ChatRequest
+from hypic_sdk.wire.parse import parse
 from hypic_sdk.wire.replies import Delta
 from hypic_sdk.wire.report import CacheReport
 from hypic_sdk.wire.segments import SegmentObject
@@ -94,7 +96,13 @@ def show_report(console: Console, report: CacheReport, names: Sequence[str]) -> 
 def run_generate(
     console: Console, ask: Ask, *, model: str | None, config: EngineConfig, as_json: bool
 ) -> None:
-    """Load, warm, ask, print."""
+    """Load, warm, ask, print.
+
+    Raises:
+        RequestError: options that can not be, before anything is loaded for them.
+        HypicError: whatever keeps it from an answer.
+    """
+    parse(ChatRequest, chat_fields(ask, ()))
     texts = [read_document(path) for path in ask.documents]
     quiet = Console(stderr=True) if as_json else console
     with open_local(quiet, model, config) as local:

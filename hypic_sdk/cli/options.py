@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,24 @@ from hypic_sdk.config import (
     StoreConfig,
 )
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.wire.limits import MAX_TOKENS
+
+MOST_MIB = 1 << 40  # so that a number of bytes is one of 64 bits
+
+
+def finite(value: float | None) -> float | None:
+    """The callback of an option that takes no NaN, which no bound refuses, and no infinity."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+def above_zero(value: float | None) -> float | None:
+    """The callback of one that must be positive as well."""
+    if finite(value) is not None and value is not None and value <= 0.0:
+        raise typer.BadParameter(f"{value} is not over 0.")
+    return value
+
 
 ModelOption = Annotated[
     str | None,
@@ -35,7 +54,11 @@ SeamOption = Annotated[
     str, typer.Option("--seam", help="Tokens recomputed per segment: 8, 8+8 (head+tail), 5% or 0.")
 ]
 MinTokensOption = Annotated[
-    int, typer.Option("--min-segment-tokens", help="Shorter segments are not kept.")
+    int,
+    typer.Option("--min-segment-tokens", min=1, max=MAX_TOKENS, help="Shorter ones are not kept."),
+]
+PortOption = Annotated[
+    int, typer.Option("--port", min=0, max=65_535, help="0 is one that is free.")
 ]
 KeysOption = Annotated[
     Path | None, typer.Option("--keys", help="Keys file; without it only this machine may call.")
@@ -83,12 +106,17 @@ PairOption = Annotated[
         "half the bytes or less.",
     ),
 ]
-BudgetOption = Annotated[int, typer.Option("--cache-mib", help="Memory of both pools, in MiB.")]
+BudgetOption = Annotated[
+    int,
+    typer.Option("--cache-mib", min=1, max=MOST_MIB, help="Memory of both pools, in MiB."),
+]
 
 ShadowOption = Annotated[
     float | None,
     typer.Option(
         "--shadow",
+        max=1.0,
+        callback=above_zero,
         help="Recompute replies in full while nobody waits, for at most this share of time (0.02), "
         "and count what differs.",
     ),
@@ -97,11 +125,18 @@ ShadowLimitOption = Annotated[
     float | None,
     typer.Option(
         "--shadow-limit-kl",
+        callback=above_zero,
         help="With --shadow: over so many nats a token, reuse is off until SIGUSR1.",
     ),
 ]
 ShadowTokensOption = Annotated[
-    int, typer.Option("--shadow-tokens", help="With --shadow: of prompt and reply, at most.")
+    int,
+    typer.Option(
+        "--shadow-tokens",
+        min=ShadowConfig().max_reply_tokens + 1,
+        max=MAX_TOKENS,
+        help="With --shadow: of prompt and reply, at most.",
+    ),
 ]
 
 SegmentTokensOption = Annotated[
@@ -110,6 +145,7 @@ SegmentTokensOption = Annotated[
         "--segment-tokens",
         help="Of a usual segment: how the cache is split into states and keys.",
         min=1,
+        max=MAX_TOKENS,
     ),
 ]
 
@@ -119,6 +155,7 @@ SegmentsPerRequestOption = Annotated[
         "--segments-per-request",
         help="Of a usual request, whose keys it has once more: how the cache is split.",
         min=1,
+        max=MAX_TOKENS,
     ),
 ]
 
@@ -126,6 +163,8 @@ CaptureAheadOption = Annotated[
     float,
     typer.Option(
         "--capture-ahead",
+        min=0.0,
+        callback=finite,
         help="On CUDA: seconds at most that the server takes, before it is ready, to capture usual "
         "forwards as graphs; 0 is none.",
     ),
@@ -181,15 +220,23 @@ def of_server(
 
     Args:
         overlap: none: as without a word on it.
-        segment_tokens, segments_per_request: as `StoreConfig` has them.
+        segment_tokens, segments_per_request: as in `with_split`.
     """
     overlaps = config.overlap if overlap is None else overlap
+    config = with_split(config, segment_tokens, segments_per_request)
+    return replace(config, capture_ahead_s=capture_ahead_s, overlap=overlaps)
+
+
+def with_split(
+    config: EngineConfig, segment_tokens: int, segments_per_request: int
+) -> EngineConfig:
+    """The same with the cache split for what is usual, as `StoreConfig` has it."""
     store = replace(
         config.store,
         expected_segment_tokens=segment_tokens,
         segments_per_request=segments_per_request,
     )
-    return replace(config, capture_ahead_s=capture_ahead_s, overlap=overlaps, store=store)
+    return replace(config, store=store)
 
 
 def with_shadow(

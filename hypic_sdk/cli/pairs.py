@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hypic_sdk.bench.destination import claimed
+from hypic_sdk.cli.bench_options import OverwriteOption
 from hypic_sdk.cli.options import ModelOption
 
 
@@ -16,8 +18,10 @@ def bench_pairs(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write pairs.json into this folder.")
     ] = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """How small a segment's pair may be stored, and what that costs in the composed state."""
-    from hypic_sdk.bench.pairs import run_pairs_bench
+    with claimed(out, "pairs", overwrite=overwrite):
+        from hypic_sdk.bench.pairs import run_pairs_bench
 
-    run_pairs_bench(Console(), model=model, folder=out)
+        run_pairs_bench(Console(), model=model, folder=out)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
+from hypic_sdk.bench.destination import check_file, claimed
+from hypic_sdk.cli.bench_options import (
+    MOST_DOCUMENTS,
+    MOST_RUNS,
+    MOST_TOKENS,
+    OverwriteOption,
+    RowSecondsOption,
+    number,
+)
 from hypic_sdk.cli.options import DeviceOption, JsonLinesOption, ModelOption
+from hypic_sdk.errors import ConfigError
 
 CountsOption = Annotated[
-    list[int] | None, typer.Option("--workers", help="May be given again; 1, 2 and 4.", min=1)
+    list[int] | None,
+    number("--workers", least=1, most=64, help="May be given again; 1, 2 and 4."),
 ]
-RunsOption = Annotated[int, typer.Option("--runs", help="Counted rounds.", min=1)]
+RunsOption = Annotated[int, number("--runs", least=1, most=MOST_RUNS, help="Counted rounds.")]
 SimulateOption = Annotated[
     bool, typer.Option("--simulate", help="Then a cluster on paper, with the costs found.")
 ]
@@ -30,9 +41,20 @@ ShapesOption = Annotated[
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="With shapes: write scatter.json into this folder.")
 ]
-SecondsOption = Annotated[
-    float, typer.Option("--seconds", help="With shapes: no row begins later than this.")
+Rate = Annotated[float, number("--rate", least=0.001, most=1e6, help="Requests a second.")]
+Documents = Annotated[
+    int, number("--documents", least=1, most=MOST_DOCUMENTS, help="Of the corpus.")
 ]
+Tokens = Annotated[
+    int, number("--tokens", least=16, most=MOST_TOKENS, help="Of a document, median.")
+]
+PerRequest = Annotated[int, number("--per-request", least=1, most=MOST_RUNS, help="Documents.")]
+Zipf = Annotated[float, number("--zipf", least=0.0, most=4.0, help="How uneven; 0 is even.")]
+CacheTokens = Annotated[
+    int, number("--cache-tokens", least=1, most=1e12, help="Of documents, in one worker.")
+]
+Ttft = Annotated[float, number("--ttft-ms", least=1.0, most=3.6e6, help="To be kept.")]
+Share = Annotated[float, number("--share", least=0.01, most=0.999, help="Of requests.")]
 
 
 def bench_scatter(
@@ -46,11 +68,17 @@ def bench_scatter(
     json_lines: JsonLinesOption = None,
     shapes: ShapesOption = None,
     out: OutOption = None,
-    seconds: SecondsOption = 240.0,
+    overwrite: OverwriteOption = False,
+    seconds: RowSecondsOption = 240.0,
 ) -> None:
     """One cold request over several workers, and a cluster on paper."""
     if shapes is not None:
-        _over_shapes(shapes, device, out, seconds)
+        with claimed(out, "scatter", overwrite=overwrite):
+            _over_shapes(shapes, device, out, seconds)
+    if out is not None:
+        raise ConfigError("--out is for --model-shapes; rows of this go into --json-lines")
+    check_file(json_lines)
+    check_file(figure, overwrite=overwrite)
     from hypic_sdk.bench.scatter import run_scatter_bench, try_cost_model
     from hypic_sdk.bench.scatter_simulation import run_scatter_simulation
     from hypic_sdk.offline import find_model
@@ -70,18 +98,14 @@ def bench_scatter(
 
 def bench_capacity(
     costs: Annotated[str, typer.Option("--costs", help="The five times of `bench scatter`.")],
-    rate: Annotated[float, typer.Option("--rate", help="Requests a second.", min=0.001)],
-    documents: Annotated[int, typer.Option("--documents", help="Of the corpus.", min=1)] = 2000,
-    tokens: Annotated[int, typer.Option("--tokens", help="Of a document, median.", min=16)] = 800,
-    per_request: Annotated[int, typer.Option("--per-request", help="Documents.", min=1)] = 12,
-    zipf: Annotated[float, typer.Option("--zipf", help="How uneven; 0 is even.", min=0.0)] = 1.0,
-    cache_tokens: Annotated[
-        int, typer.Option("--cache-tokens", help="Of documents, in one worker.", min=1)
-    ] = 200_000,
-    ttft_ms: Annotated[float, typer.Option("--ttft-ms", help="To be kept.", min=1.0)] = 1000.0,
-    share: Annotated[float, typer.Option("--share", help="Of requests.", min=0.01, max=0.999)] = (
-        0.9
-    ),
+    rate: Rate,
+    documents: Documents = 2000,
+    tokens: Tokens = 800,
+    per_request: PerRequest = 12,
+    zipf: Zipf = 1.0,
+    cache_tokens: CacheTokens = 200_000,
+    ttft_ms: Ttft = 1000.0,
+    share: Share = 0.9,
 ) -> None:
     """How many workers a corpus and a rate need, on paper."""
     from hypic_sdk.bench.capacity import run_capacity
@@ -100,7 +124,7 @@ def bench_capacity(
     raise typer.Exit(0 if needed else 1)
 
 
-def _over_shapes(shapes: str, device: str, out: Path | None, seconds: float) -> None:
+def _over_shapes(shapes: str, device: str, out: Path | None, seconds: float) -> NoReturn:
     """Two workers of a known shape, and the exit."""
     from hypic_sdk.bench.scatter_shapes import run_scatter_shapes
 

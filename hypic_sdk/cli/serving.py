@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hypic_sdk.bench.destination import claimed
+from hypic_sdk.cli.bench_options import OverwriteOption, RowSecondsOption, number
 from hypic_sdk.cli.options import DeviceOption
 
 ShapesOption = Annotated[str, typer.Option("--shapes", help="Of a model with random weights.")]
@@ -20,25 +22,33 @@ def bench_kernels(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write kernels.json into this folder.")
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="About what a case takes.")] = 2.0,
+    overwrite: OverwriteOption = False,
+    seconds: Annotated[
+        float, number("--seconds", least=0.0, most=3600.0, help="About what a case takes.")
+    ] = 2.0,
 ) -> None:
     """Every op against its definition, then its time against its floor."""
-    from hypic_sdk.bench.kernels import run_kernel_bench
+    with claimed(out, "kernels", overwrite=overwrite):
+        from hypic_sdk.bench.kernels import run_kernel_bench
 
-    passed = run_kernel_bench(Console(), device_name=device, tiny=tiny, folder=out, seconds=seconds)
+        passed = run_kernel_bench(
+            Console(), device_name=device, tiny=tiny, folder=out, seconds=seconds
+        )
     raise typer.Exit(0 if passed else 1)
 
 
 def bench_serving(
     shapes: ShapesOption = "qwen3.5-35b-a3b",
     model: Annotated[
-        Path | None, typer.Option("--model", help="A checkpoint folder instead.")
+        str | None,
+        typer.Option("--model", help="Checkpoint folder or hub id instead; none is --shapes."),
     ] = None,
     device: DeviceOption = "auto",
     tiny: TinyOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write serving.json into this folder.")
     ] = None,
+    overwrite: OverwriteOption = False,
     profile: Annotated[
         bool,
         typer.Option("--profile", help="And profiles of some rows, by kernel, beside it."),
@@ -46,24 +56,24 @@ def bench_serving(
     transformers: Annotated[
         bool, typer.Option("--transformers", help="The same model by transformers as well, last.")
     ] = False,
-    seconds: Annotated[
-        float, typer.Option("--seconds", help="No row begins later than this.")
-    ] = 240.0,
+    seconds: RowSecondsOption = 240.0,
 ) -> None:
     """TTFT, decode and prefill of an engine alone, beside their targets and floors."""
-    from hypic_sdk.bench.serving import run_serving_bench
+    beside = ("profile-*.json", "profile-*.txt")
+    with claimed(out, "serving", *beside, overwrite=overwrite):
+        from hypic_sdk.bench.serving import run_serving_bench
 
-    passed = run_serving_bench(
-        Console(),
-        shape=shapes,
-        model=model,
-        device_name=device,
-        tiny=tiny,
-        folder=out,
-        profile=profile,
-        transformers=transformers,
-        limit_s=seconds,
-    )
+        passed = run_serving_bench(
+            Console(),
+            shape=shapes,
+            model=model,
+            device_name=device,
+            tiny=tiny,
+            folder=out,
+            profile=profile,
+            transformers=transformers,
+            limit_s=seconds,
+        )
     raise typer.Exit(0 if passed else 1)
 
 
@@ -74,11 +84,13 @@ def bench_experiments(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write experiments.json into this folder.")
     ] = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Shared keys, and eight requests assembled together: kept or given up, by a rule."""
-    from hypic_sdk.bench.experiments import run_experiments
+    with claimed(out, "experiments", overwrite=overwrite):
+        from hypic_sdk.bench.experiments import run_experiments
 
-    sound = run_experiments(Console(), shape=shapes, device_name=device, tiny=tiny, folder=out)
+        sound = run_experiments(Console(), shape=shapes, device_name=device, tiny=tiny, folder=out)
     raise typer.Exit(0 if sound else 1)
 
 
@@ -86,7 +98,14 @@ def bench_figures(
     folder: Annotated[
         Path, typer.Argument(help="What benches wrote with --out: serving, replay, experiments.")
     ] = Path("docs/bench"),
-    root: Annotated[Path, typer.Option("--root", help="Of a checkout.")] = Path(),
+    root: Annotated[
+        Path,
+        typer.Option(
+            "--root",
+            help="Of a checkout, which has no tiny runs, none on a CPU and none of changed files; "
+            "or any other folder, for a look at those too.",
+        ),
+    ] = Path(),
 ) -> None:
     """Draw TTFT by length, number and rate, and write the docs' tables from the results."""
     from hypic_sdk.bench.figures import update

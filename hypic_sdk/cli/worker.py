@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from hypic_sdk.cli.options import ModelOption
+from hypic_sdk.cli.options import MOST_MIB, ModelOption
 from hypic_sdk.cli.serve import host_and_port
 from hypic_sdk.config import MIB, launched_place
 from hypic_sdk.errors import ConfigError, UnsupportedError
@@ -41,7 +41,7 @@ DeviceOption = Annotated[
 ]
 CacheOption = Annotated[
     int | None,
-    typer.Option("--cache-mib", min=1, help="Of each; none is as the router has it."),
+    typer.Option("--cache-mib", min=1, max=MOST_MIB, help="Of each; none is as the router has it."),
 ]
 
 

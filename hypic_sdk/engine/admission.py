@@ -24,7 +24,6 @@ from hypic_sdk.errors import HypicError, PoolExhausted, QueueFull
 from hypic_sdk.kernels.items import NO_SLOT
 from hypic_sdk.prompt.segment import BorderKind, SegmentKey
 from hypic_sdk.store.entries import ChainEntry, ChainRef, EntrySpec, Need
-from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.lease import Lease
 from hypic_sdk.store.slot_ranges import SlotRanges, split
 from hypic_sdk.store.store import Store
@@ -65,13 +64,11 @@ class Admission:
     def __init__(
         self,
         store: Store,
-        layout: StoreLayout,
         cold: ColdQueue,
         config: SchedulerConfig,
         grammars: GrammarBook | None,
     ) -> None:
         self._store = store
-        self._layout = layout
         self._cold = cold
         self._config = config
         self._grammars = grammars
@@ -294,21 +291,13 @@ class Admission:
         )
 
     def _no_room(self, request: Request) -> PoolExhausted:
-        need, layout = self.draft(request, with_chain=True).need, self._layout
-        needed_bytes = need.state_rows * layout.state_row_bytes
-        needed_bytes += need.kv_tokens * layout.kv_slot_bytes
-        needed_bytes += sum(layout.segment_bytes(spec.interior_tokens) for spec in need.new_entries)
-        usage = self._store.usage()
-        available_bytes = usage.total.free + usage.total.idle
-        return PoolExhausted(
-            f"no room within {self._config.admission_timeout_s:g} s: the request needs "
-            f"{needed_bytes} bytes, {available_bytes} are not in use: raise budget_bytes (now "
-            f"{usage.budget_bytes + usage.unused_bytes}) by what is missing, or lower max_requests "
-            f"(now {self._config.max_requests}), or try again later",
-            needed_bytes=needed_bytes,
-            available_bytes=available_bytes,
-            setting="budget_bytes",
-            budget_bytes=usage.budget_bytes + usage.unused_bytes,
+        return self._store.no_room(
+            self.draft(request, with_chain=True).need,
+            f"no room for the request within {self._config.admission_timeout_s:g} s",
+            instead=(
+                f"let fewer requests run at once (max_requests, now {self._config.max_requests}), "
+                "or try again later"
+            ),
         )
 
 

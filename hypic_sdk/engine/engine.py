@@ -94,7 +94,7 @@ class Engine:
         self._settings = settings
         self._store = Store(layout, config.store, device=settings.device)
         area = ColdArea(model.spec, settings)
-        self._scheduler = Scheduler(self._store, layout, area, settings, config.scheduler, grammars)
+        self._scheduler = Scheduler(self._store, area, settings, config.scheduler, grammars)
         self._runner = Runner(model, settings, self._store.slabs, area)
         self._door = Door(
             settings,

@@ -31,7 +31,6 @@ from hypic_sdk.engine.warm_run import WarmRun
 from hypic_sdk.engine.warming import Warming
 from hypic_sdk.errors import DeadlineExceeded, HypicError, RequestCancelled
 from hypic_sdk.prompt.segment import SegmentKey
-from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.store.store import Store
 from hypic_sdk.transport.events import Event
 from hypic_sdk.transport.messages import FinishReason, WarmRequest
@@ -49,7 +48,6 @@ class Scheduler:
     def __init__(
         self,
         store: Store,
-        layout: StoreLayout,
         area: ColdArea,
         settings: EngineSettings,
         config: SchedulerConfig,
@@ -58,7 +56,7 @@ class Scheduler:
         self._store = store
         self._settings = settings
         self._cold = ColdQueue(store, area, chunk_tokens=settings.chunk_tokens)
-        self._admission = Admission(store, layout, self._cold, config, grammars)
+        self._admission = Admission(store, self._cold, config, grammars)
         self._warming = Warming(store, self._cold, settings, timeout_s=config.admission_timeout_s)
         self._requests: dict[str, Request] = {}  # all that have not ended, waiting ones too
         self._active: list[Request] = []  # admitted, in order of admission

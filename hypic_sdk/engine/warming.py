@@ -6,7 +6,7 @@ from typing import final
 
 from hypic_sdk.engine.cold_job import ColdJob
 from hypic_sdk.engine.cold_queue import ColdQueue
-from hypic_sdk.engine.plan import entry_part, gap_of
+from hypic_sdk.engine.plan import Gap, entry_part, gap_of
 from hypic_sdk.engine.settings import EngineSettings
 from hypic_sdk.engine.warm_run import WarmRun
 from hypic_sdk.errors import HypicError, PoolExhausted, RequestCancelled
@@ -75,7 +75,7 @@ class Warming:
                     run.blocked_since_s = now_s
                 if now_s - run.blocked_since_s <= self._timeout_s:
                     return
-                settled = failure(run, part, self._no_room())
+                settled = failure(run, part, self._no_room(run, part))
             run.blocked_since_s = None
             run.parts.popleft()
             events.extend(settled)
@@ -84,16 +84,7 @@ class Warming:
         self, run: WarmRun, part: PromptPart, *, may_begin: bool, stamp: int
     ) -> list[WarmEvent] | None:
         """Events of the segment: empty while it is being made, none if it must wait for room."""
-        namespace = run.message.namespace
-        settings = self._settings
-        gap = gap_of(
-            part,
-            0,
-            0,
-            settings.reuse,
-            settings.conv_width,
-            settings.cache_namespace(namespace),
-        )
+        gap = self._gap(run, part)
         if gap is None:
             return [_event(run, part, SegmentStatus.LIVE)]
         source = entry_part(part, gap)
@@ -103,8 +94,7 @@ class Warming:
         if job is None:
             if not may_begin:
                 return None
-            spec = EntrySpec(gap.key, gap.entry_tokens, gap.entry_seam, namespace, source.packed)
-            lease = self._store.admit(Need(new_entries=(spec,)))
+            lease = self._store.admit(_need(run, gap, source))
             if lease is None:
                 return None
             with lease:
@@ -113,17 +103,19 @@ class Warming:
         run.pending.setdefault(gap.key, []).append(part)
         return []
 
-    def _no_room(self) -> PoolExhausted:
-        usage = self._store.usage()
-        available_bytes = usage.total.free + usage.total.idle
-        return PoolExhausted(
-            f"no room for the segment within {self._timeout_s:g} s: {available_bytes} of "
-            f"{usage.budget_bytes} bytes are not in use; raise budget_bytes, or warm when fewer "
-            "requests run",
-            available_bytes=available_bytes,
-            limit_bytes=usage.total.total,
-            setting="budget_bytes",
-            budget_bytes=usage.budget_bytes + usage.unused_bytes,
+    def _gap(self, run: WarmRun, part: PromptPart) -> Gap | None:
+        """What is kept of a segment; none: nothing."""
+        settings = self._settings
+        namespace = settings.cache_namespace(run.message.namespace)
+        return gap_of(part, 0, 0, settings.reuse, settings.conv_width, namespace)
+
+    def _no_room(self, run: WarmRun, part: PromptPart) -> PoolExhausted:
+        gap = self._gap(run, part)
+        assert gap is not None, "a segment that is not kept waits for no room"
+        return self._store.no_room(
+            _need(run, gap, entry_part(part, gap)),
+            f"no room for the segment within {self._timeout_s:g} s",
+            instead="warm when fewer requests run",
         )
 
     def committed(self, job: ColdJob) -> list[WarmEvent]:
@@ -166,6 +158,13 @@ class Warming:
 def _rank(run: WarmRun) -> int:
     """What a request waits for comes first, background work last."""
     return 0 if run.message.for_request else 1 + run.message.background
+
+
+def _need(run: WarmRun, gap: Gap, source: PromptPart) -> Need:
+    """Room for the entry of a gap, which is computed from `source`."""
+    namespace = run.message.namespace
+    spec = EntrySpec(gap.key, gap.entry_tokens, gap.entry_seam, namespace, source.packed)
+    return Need(new_entries=(spec,))
 
 
 def _event(

@@ -51,6 +51,7 @@ def select(
     *,
     device: torch.device,
     needs_triton: bool = True,
+    unfit: str = "",
 ) -> F:
     """The implementation of `op` for tensors on `device`.
 
@@ -59,8 +60,9 @@ def select(
         load_kernel: imports the op's `kernel` module and returns its entry; called only on a CUDA
             device with Triton, so that the package works without it.  None: there is no kernel.
         needs_triton: whether the kernel is written in Triton; else it is a torch library's.
+        unfit: why the kernel that there is can not take these inputs; empty: it can.
     """
-    choice = choose(op, reference, load_kernel, device.type, needs_triton)
+    choice = choose(op, reference, load_kernel, device.type, needs_triton, unfit)
     picked = _PICKED.get()
     if picked is not None:
         picked[op] = choice
@@ -74,9 +76,10 @@ def choose(
     load_kernel: Callable[[], Callable[..., Any]] | None,
     device_type: str,
     needs_triton: bool = True,
+    unfit: str = "",
 ) -> Choice:
     """As `select`, with the reason; logs it the first time it is asked."""
-    choice = _decide(reference, load_kernel, device_type, needs_triton)
+    choice = _decide(reference, load_kernel, device_type, needs_triton, unfit)
     logger.info(
         "selected op=%s device=%s implementation=%s reason=%s",
         op,
@@ -92,11 +95,14 @@ def _decide(
     load_kernel: Callable[[], Callable[..., Any]] | None,
     device_type: str,
     needs_triton: bool,
+    unfit: str,
 ) -> Choice:
     if load_kernel is None:
         return Choice("torch", "the op has no kernel", reference)
     if device_type != "cuda":
         return Choice("torch", f"kernels run on cuda, not on {device_type}", reference)
+    if unfit:
+        return Choice("torch", unfit, reference)
     if not needs_triton:
         return Choice("library", "a cuda device, and torch has this product", load_kernel())
     if importlib.util.find_spec("triton") is None:

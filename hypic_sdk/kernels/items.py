@@ -8,6 +8,7 @@ The same values serve every layer; the slabs handed to an op are one layer's vie
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -41,6 +42,30 @@ class Item(NamedTuple):
     start_position: int = 0
 
 
+def check_items(
+    items: Sequence[Item], num_rows: int, num_slots: int, *, num_gap_slots: int | None = None
+) -> None:
+    """Raise ValueError where items are no sequences, or reach beyond rows or slots.
+
+    Args:
+        num_rows: of the batch.
+        num_slots: of the slab that LOAD reads and SAVE writes.
+        num_gap_slots: of what GAP reads; none: the same slab.
+    """
+    if items and items[0].kind != ItemKind.LOAD:
+        raise ValueError("a sequence starts with LOAD")
+    for item in items:
+        if item.kind == ItemKind.RUN:
+            if not 0 <= item.start <= item.stop <= num_rows:
+                raise ValueError(f"run [{item.start}, {item.stop}) of {num_rows} rows")
+            continue
+        limit = num_slots
+        if item.kind == ItemKind.GAP and num_gap_slots is not None:
+            limit = num_gap_slots
+        if not NO_SLOT <= item.slot < limit:
+            raise ValueError(f"{item.kind.name} of slot {item.slot} of {limit}")
+
+
 @dataclass(frozen=True, slots=True)
 class ColdRun:
     """A stretch of one cold segment (design 3.2): rows [row_start, row_stop) of the batch.
@@ -62,6 +87,25 @@ class ColdRun:
     state_slot: int
     transition_slot: int = NO_SLOT
     work_slot: int = NO_SLOT
+
+    def check(self, num_rows: int) -> None:
+        """Raise ValueError where the run is no stretch of its segment, or reaches beyond rows.
+
+        Args:
+            num_rows: of the batch.
+        """
+        num_tokens = self.row_stop - self.row_start
+        if not 0 <= self.row_start < self.row_stop <= num_rows:
+            raise ValueError(f"rows [{self.row_start}, {self.row_stop}) of {num_rows}")
+        if self.offset < 0 or self.offset + num_tokens > self.num_tokens:
+            raise ValueError(f"{num_tokens} rows from token {self.offset} of {self.num_tokens}")
+        if min(self.head_tokens, self.tail_tokens) < 0 or (
+            self.head_tokens + self.tail_tokens >= self.num_tokens
+        ):
+            raise ValueError(
+                f"seams {self.head_tokens} and {self.tail_tokens} leave no interior of "
+                f"{self.num_tokens}"
+            )
 
     def stretches(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
         """Rows [start, stop) of head seam, interior and tail seam in this run (may be empty)."""

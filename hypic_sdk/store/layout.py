@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import torch
 
-from hypic_sdk.config import StoreConfig
+from hypic_sdk.config import MIB, StoreConfig
 from hypic_sdk.errors import ConfigError
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.models.base import ModelSpec, TransitionKind
@@ -170,6 +170,12 @@ class StoreLayout:
         state = self.state_row_bytes if self.keeps_states else 0
         return state + self.transition_row_bytes + interior_tokens * self.kv_slot_bytes
 
+    def least_bytes(self, config: StoreConfig) -> int:
+        """What one segment of the expected length takes, and one request over it."""
+        expected = config.expected_segment_tokens
+        request = self.state_row_bytes + expected * self.kv_slot_bytes
+        return self.segment_bytes(expected) + request
+
     def split(self, config: StoreConfig) -> SlabSizes:
         """Split a budget at start by `expected_segment_tokens` and `segments_per_request`.
 
@@ -184,11 +190,12 @@ class StoreLayout:
         """
         expected, per_request = config.expected_segment_tokens, config.segments_per_request
         state, kv = self.state_row_bytes, self.kv_slot_bytes
-        least = self.segment_bytes(expected) + state + expected * kv
+        least = self.least_bytes(config)
         if config.budget_bytes < least:
             raise ConfigError(
                 f"budget_bytes {config.budget_bytes} can not hold one segment of {expected} tokens "
-                f"and one request over it: at least {least} bytes",
+                f"(expected_segment_tokens) and one request over it: at least {least} bytes, which "
+                f"is --cache-mib {-(-least // MIB)}, or a smaller --segment-tokens",
                 budget_bytes=config.budget_bytes,
                 least_bytes=least,
             )
@@ -205,18 +212,27 @@ class StoreLayout:
             budget_bytes=config.budget_bytes,
         )
 
+    def holds(
+        self, config: StoreConfig, state_rows: int, transition_rows: int, kv_slots: int
+    ) -> bool:
+        """Whether a budget's split gives at least so many slots of each kind."""
+        if config.budget_bytes < self.least_bytes(config):
+            return False
+        sizes = self.split(config)
+        return (
+            sizes.num_state_rows >= state_rows
+            and sizes.num_transition_rows >= transition_rows
+            and sizes.num_kv_slots >= kv_slots
+        )
+
     def budget_for(
         self, config: StoreConfig, state_rows: int, transition_rows: int, kv_slots: int
     ) -> int:
         """A budget whose split gives at least so many slots of each kind; at most 1 % too large."""
 
         def holds(budget_bytes: int) -> bool:
-            sizes = self.split(replace(config, budget_bytes=budget_bytes))
-            return (
-                sizes.num_state_rows >= state_rows
-                and sizes.num_transition_rows >= transition_rows
-                and sizes.num_kv_slots >= kv_slots
-            )
+            larger = replace(config, budget_bytes=budget_bytes)
+            return self.holds(larger, state_rows, transition_rows, kv_slots)
 
         small, large = config.budget_bytes, 2 * config.budget_bytes
         while not holds(large):

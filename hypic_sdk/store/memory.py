@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, final
 
 from hypic_sdk.errors import PoolExhausted
+from hypic_sdk.store.advice import Advice
 from hypic_sdk.store.arena import Amount, Arena, Holding
 from hypic_sdk.store.entries import Holdings, SegmentEntry
 from hypic_sdk.store.eviction import EvictionPolicy
@@ -29,6 +30,7 @@ class Memory:
         layout: StoreLayout,
         sizes: SlabSizes,
         policy: EvictionPolicy[AnyResident],
+        advice: Advice,
         *,
         max_chain_entries_per_session: int,
     ) -> None:
@@ -36,23 +38,20 @@ class Memory:
         self.sizes = sizes
         self.arena = Arena(layout, sizes)
         self.policy = policy
+        self.advice = advice
         self.residents = Residents(self.arena, policy)
         self.segments = PublicPool(self.residents)
         self.chains = PrivatePool(self.residents, max_chain_entries_per_session)
         self.leases: dict[Lease, None] = {}
         self.num_evicted = 0
 
-    def refuse_if_never(
-        self,
-        wanted: Amount,
-        pinned: Sequence[Holding],
-        enough: Callable[[Amount], int | None] = lambda needed: None,
-    ) -> None:
-        """Raise PoolExhausted if even an empty store could not hold the wanted and the pinned.
+    @property
+    def budget_bytes(self) -> int:
+        """The configured budget, with what no slab could use."""
+        return self.sizes.budget_bytes + self.sizes.unused_bytes
 
-        Args:
-            enough: the budget that could.
-        """
+    def refuse_if_never(self, wanted: Amount, pinned: Sequence[Holding]) -> None:
+        """Raise PoolExhausted if even an empty store could not hold the wanted and the pinned."""
         needed = Amount(
             *(
                 num_wanted + pool.needed_and_idle(slots)[0]
@@ -61,25 +60,48 @@ class Memory:
         )
         for pool, num_needed in zip(self.arena, needed, strict=True):
             if num_needed > pool.num_slots:
-                raise self._never_fits(pool, num_needed, enough(needed))
+                raise self._never_fits(pool, num_needed, needed)
 
-    def _never_fits(
-        self, pool: SlotPool, num_needed: int, enough_bytes: int | None
-    ) -> PoolExhausted:
+    def _never_fits(self, pool: SlotPool, num_needed: int, needed: Amount) -> PoolExhausted:
         needed_bytes, limit_bytes = (num_needed * pool.slot_bytes, pool.num_slots * pool.slot_bytes)
-        budget_bytes = self.sizes.budget_bytes + self.sizes.unused_bytes
-        to = "" if enough_bytes is None else f" to {enough_bytes}"
-        return PoolExhausted(
+        return self.advice.exhausted(
             f"the request needs {needed_bytes} bytes of {pool.name} ({num_needed} slots), the "
-            f"store has {limit_bytes} ({pool.num_slots} slots): raise budget_bytes from "
-            f"{budget_bytes}{to}, or ask for less (documents, prompt, max_tokens, n)",
+            f"store has {limit_bytes} ({pool.num_slots} slots)",
+            needed,
+            budget_bytes=self.budget_bytes,
+            instead="ask for less (documents, prompt, max_tokens, n)",
             pool=pool.name,
             needed_bytes=needed_bytes,
             limit_bytes=limit_bytes,
-            setting="budget_bytes",
-            budget_bytes=budget_bytes,
-            enough_bytes=enough_bytes,
             retryable=False,  # true of the class, but waiting can not help here
+        )
+
+    def no_room(
+        self, what: str, wanted: Amount, pinned: Sequence[Holding], *, instead: str
+    ) -> PoolExhausted:
+        """What to say to who waited too long for room: what would have held it beside all else.
+
+        Args:
+            what, instead: as in `Advice.exhausted`, without the numbers.
+        """
+        pools = [
+            (pool, num_wanted, pool.num_free + pool.num_idle - pool.needed_and_idle(slots)[1])
+            for pool, num_wanted, slots in self._by_pool(wanted, pinned)
+        ]
+        # the slab that lacks most; none does where others wait in front
+        pool, num_wanted, num_left = max(
+            pools, key=lambda one: one[0].slot_bytes * (one[1] - one[2])
+        )
+        needed_bytes, available_bytes = num_wanted * pool.slot_bytes, num_left * pool.slot_bytes
+        return self.advice.exhausted(
+            f"{what}: it needs {needed_bytes} bytes of {pool.name}, {available_bytes} are not "
+            "in use",
+            Amount(*(one.num_slots - left + num for one, num, left in pools)),
+            budget_bytes=self.budget_bytes,
+            instead=instead,
+            pool=pool.name,
+            needed_bytes=needed_bytes,
+            available_bytes=available_bytes,
         )
 
     def fits(self, wanted: Amount, pinned: Sequence[Holding]) -> bool:

@@ -31,7 +31,7 @@ class Slabs:
         sizes: SlabSizes,
         device: torch.device,
         *,
-        purpose: str = "the pools: lower budget_bytes",
+        purpose: str = "the pools: lower --cache-mib (budget_bytes)",
     ) -> Slabs:
         """Take the memory, once, at start.
 

@@ -9,8 +9,10 @@ from typing import final
 import torch
 
 from hypic_sdk.config import StoreConfig
+from hypic_sdk.errors import PoolExhausted
 from hypic_sdk.prompt.segment import SegmentKey
 from hypic_sdk.store import integrity
+from hypic_sdk.store.advice import Advice
 from hypic_sdk.store.arena import Amount, Holding
 from hypic_sdk.store.entries import (
     ChainEntry,
@@ -70,7 +72,7 @@ class Store:
         """
         self.layout = layout
         # sizes that were given follow from no budget
-        self._config = config if sizes is None else None
+        advice = Advice(layout, config, is_split=sizes is None)
         self.sizes = sizes if sizes is not None else layout.split(config)
         self.slabs = Slabs.allocate(layout, self.sizes, device)
         assert self.slabs.num_bytes == self.sizes.budget_bytes, "slabs and budget disagree"
@@ -78,6 +80,7 @@ class Store:
             layout,
             self.sizes,
             policy if policy is not None else Lru(),
+            advice,
             max_chain_entries_per_session=config.max_chain_entries_per_session,
         )
         logger.info(
@@ -123,18 +126,23 @@ class Store:
                 `pool` (state_rows, transition_rows or kv_slots), `needed_bytes`, `limit_bytes`.
         """
         self._assert_sound(need)
-        segments = [self._held_segment(key) for key in need.entries]
-        chain = self._held_chain(need.chain) if need.chain is not None else None
-        pinned = [resident.holding for resident in segments]
-        pinned += [] if chain is None else [chain.holding]
-        own = Amount(
-            state_rows=need.state_rows, kv_slots=need.kv_tokens if self.layout.keeps_kv else 0
-        )
-        wanted = sum((self._amount(spec) for spec in need.new_entries), start=own)
-        self._memory.refuse_if_never(wanted, pinned, self._enough)
+        segments, chain, pinned = self._named(need)
+        own, wanted = self._wanted(need)
+        self._memory.refuse_if_never(wanted, pinned)
         if not self._memory.fits(wanted, pinned):
             return None
         return self._grant(need, own, wanted, segments, chain)
+
+    def no_room(self, need: Need, what: str, *, instead: str) -> PoolExhausted:
+        """What to say to who waited too long: both numbers, and what would give room beside all.
+
+        Args:
+            what: did not find room, and how long.
+            instead: what else could be done, after "or".
+        """
+        _, _, pinned = self._named(need)
+        _, wanted = self._wanted(need)
+        return self._memory.no_room(what, wanted, pinned, instead=instead)
 
     def commit(
         self, filling: Filling, waiters: Sequence[Lease] = (), *, cost_ms: float = 0.0
@@ -278,9 +286,21 @@ class Store:
         """Recount everything from the leases and entries; AssertionError where books disagree."""
         integrity.check(self._memory)
 
-    def _enough(self, needed: Amount) -> int | None:
-        """A budget that holds so many slots of each kind, where a budget was split."""
-        return None if self._config is None else self.layout.budget_for(self._config, *needed)
+    def _named(
+        self, need: Need
+    ) -> tuple[list[Resident[SegmentEntry]], Resident[ChainEntry] | None, list[Holding]]:
+        """Entries and chain that a need names, and what they hold."""
+        segments = [self._held_segment(key) for key in need.entries]
+        chain = self._held_chain(need.chain) if need.chain is not None else None
+        pinned = [resident.holding for resident in segments]
+        return segments, chain, pinned + ([] if chain is None else [chain.holding])
+
+    def _wanted(self, need: Need) -> tuple[Amount, Amount]:
+        """A request's own slots, and the same with those of entries to be made."""
+        own = Amount(
+            state_rows=need.state_rows, kv_slots=need.kv_tokens if self.layout.keeps_kv else 0
+        )
+        return own, sum((self._amount(spec) for spec in need.new_entries), start=own)
 
     def _grant(
         self,

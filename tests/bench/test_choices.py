@@ -27,6 +27,7 @@ from hypic_sdk.bench.live_choices import (
 from hypic_sdk.errors import ConfigError
 from hypic_sdk.models.tiny_hybrid import build_tiny
 from tests.bench.test_faults import REPLY, SEVERAL, probe_of
+from tests.closeness import assert_close
 
 FAMILIES = ("gated_delta_rule", "delta_rule", "mamba2", "gla", "kda", "retention")
 CPU = torch.device("cpu")
@@ -63,6 +64,21 @@ def test_with_every_token_live_it_is_full_recompute(family):
     everything = torch.ones(SEVERAL.num_tokens, dtype=torch.bool)
     found = assembly.force(everything, REPLY)
     assert torch.allclose(found, wanted.logits_NV, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_a_gpu_it_is_what_it_is_on_a_cpu(family):
+    device = torch.device("cuda")
+    wide = ChosenAssembly(tiny(family), SEVERAL, CPU)
+    small = build_tiny(family, seed=1, dtype=torch.float32, device=device, layers="LAL")
+    found = ChosenAssembly(small, SEVERAL, device)
+    live_N = default_live(wide)
+    # three layers of ops that are each within 1e-5 in fp32
+    logits_NV = found.force(live_N, REPLY)
+    assert_close("logits", logits_NV, wide.force(live_N, REPLY).float(), rel_rms=3e-5)
+    mass_N = found.trailing_mass(live_N)
+    assert_close("attention", mass_N, wide.trailing_mass(live_N), rel_rms=3e-5)
 
 
 def test_it_says_what_the_engine_says_and_nothing_else():

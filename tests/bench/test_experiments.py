@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 from hypic_sdk.bench import experiments, replays, shared_keys
 from hypic_sdk.bench.experiments import Verdict, run_experiments
 from hypic_sdk.bench.kernel_shapes import TINY
+from hypic_sdk.bench.published import read
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving_report import Row
 from hypic_sdk.bench.shared_keys import SCENES, TINY_SCENES, Slabs, checks
 from hypic_sdk.cli.app import app
+from hypic_sdk.errors import ConfigError
 
 CPU = torch.device("cpu")
 NAMES = [
@@ -49,6 +51,11 @@ def test_one_command_gives_rows_and_verdicts(tmp_path):
     for one in report["verdicts"]:
         assert one["is_kept"] == (one["found"] <= one["limit"])
         assert one["says"] in done.output.replace("\n", " ")
+    told = read(tmp_path, for_pages=False).experiments
+    assert told is not None, "what is written is what pages are made of"
+    assert [one.says for one in told.verdicts] == [one["says"] for one in report["verdicts"]]
+    with pytest.raises(ConfigError, match="tiny"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize("scene", TINY_SCENES, ids=lambda scene: scene.name)

@@ -13,15 +13,25 @@ from hypic_sdk.bench.divergence import first_left
 from hypic_sdk.bench.fidelity import Plan, measure, write_json
 from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, FULL, MODE_ARMS, Row
 from hypic_sdk.bench.fidelity_bits import WarmCold
-from hypic_sdk.bench.fidelity_cases import ANY_ORDER, DUPLICATES, STRATA, CaseSizes, make_cases
+from hypic_sdk.bench.fidelity_cases import (
+    ALL_STRATA,
+    ANY_ORDER,
+    CUT,
+    DUPLICATES,
+    STRATA,
+    CaseSizes,
+    make_cases,
+    with_more,
+)
 from hypic_sdk.bench.fidelity_docs import BEGIN, END, filled, tables
 from hypic_sdk.bench.fidelity_rungs import Law, Norms, Purity, distinct_worlds
 from hypic_sdk.bench.fidelity_tables import headline
-from hypic_sdk.bench.fidelity_verdict import CONTROLS, judge, summarise
+from hypic_sdk.bench.fidelity_verdict import BITE, CONTROLS, NO_SEAM, judge, summarise
 from hypic_sdk.bench.modes import parse_servers
 from hypic_sdk.bench.subject import load_subject
 from hypic_sdk.bench.svg_figure import Point, scatter
-from hypic_sdk.bench.sweep import ANCHORED, advice, anchored_pairs, seam_arms, settings
+from hypic_sdk.bench.sweep import seam_arms
+from hypic_sdk.bench.sweep_report import ANCHORED, advice, anchored_pairs, pairs, settings
 from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.export import save_reader
 from hypic_sdk.demo.reader_model import Reader, ReaderConfig
@@ -176,7 +186,7 @@ def test_advice_follows_the_intervals():
         rows = [row(FULL, c, 1.0, 0.0, 400) for c in range(worlds)]
         rows += [row("8", c, 1.0, 0.1 + 0.001 * c) for c in range(worlds)]
         rows += [row("4+4", c, em, kl_of_other + 0.001 * c, live) for c in range(worlds)]
-        return advice(settings(rows, "8"), "8")
+        return advice(settings(rows, "8", 20), "8")
 
     assert "the default stays 8" in sweep(0.1, 50)
     assert "a change of the default is clear" in sweep(0.01, 50)
@@ -197,10 +207,76 @@ def test_every_anchored_arm_stands_beside_the_same_one_that_is_not():
     rows += [row("8", c, 0.5, 0.2 + 0.01 * c) for c in range(20)]
     rows += [row("8" + ANCHORED, c, 1.0, 0.1 + 0.01 * c) for c in range(20)]
     [pair] = anchored_pairs(rows)
-    assert (pair.name, pair.em_more.mean) == ("8" + ANCHORED, 0.5)
+    assert (pair.name, pair.other, pair.em_more.mean) == ("8" + ANCHORED, "8", 0.5)
     assert pair.kl_more.low == pytest.approx(-0.1)
     assert pair.kl_more.high == pytest.approx(-0.1)
-    assert "the default stays 8" in advice(settings(rows, "8"), "8"), "an anchor is no seam"
+    assert "the default stays 8" in advice(settings(rows, "8", 20), "8"), "an anchor is no seam"
+
+
+def test_pairs_are_by_prompt_and_of_what_is_there():
+    rows = [row("16", c, float(c % 2), 0.1 * c) for c in range(20)]
+    rows += [row("8+8", c, 1.0, 0.1 * c - 0.05) for c in reversed(range(20))]
+    [pair] = pairs(rows, {"4+4": "8", "8+8": "16"})
+    assert (pair.name, pair.other, pair.em_more.mean) == ("8+8", "16", 0.5)
+    assert pair.kl_more.high == pytest.approx(-0.05)
+
+
+def cut_rows(default: float, no_seam: float) -> list[Row]:
+    """Full recompute knows cut sentences; so does a share of prompts of the two others."""
+    by_arm = {FULL: 1.0, DEFAULT: default, NO_SEAM: no_seam}
+    return [
+        replace(row(arm, 100 + c, float(c < share * 20), 0.1), stratum=CUT)
+        for arm, share in by_arm.items()
+        for c in range(20)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("default", "no_seam", "is_seen"),
+    [
+        (1.0, 0.0, True),
+        (1.0, 1.0 - BITE, True),
+        (1.0, 0.9, False),
+        (0.0, 0.0, False),  # what is wrong is not that the seam is gone
+        (0.3, 0.2, False),
+    ],
+)
+def test_no_seam_must_bite_on_cut_sentences(default, no_seam, is_seen):
+    rows = [*rows_of(**{NO_SEAM: (1.0, 1e-3)}), *cut_rows(default, no_seam)]
+    *others, last = judge(NORMS, LAWS, PURE, SAME, rows).controls
+    assert last.name == f"{NO_SEAM}, {CUT}s"
+    assert last.passed is is_seen
+    assert "20 prompts" in last.measured, "of that stratum alone"
+    assert [check.name for check in others] == list(CONTROLS)
+
+
+def test_no_seam_is_asked_of_cut_sentences_where_they_are_and_where_they_should_be():
+    without = judge(NORMS, LAWS, PURE, SAME, rows_of(), ("tally",))
+    assert len(without.controls) == len(CONTROLS)
+    cut_off = judge(NORMS, LAWS, PURE, SAME, rows_of(), ("tally", CUT))
+    assert not cut_off.controls[-1].passed
+    assert cut_off.controls[-1].measured == "not measured"
+    assert not cut_off.sees_all_controls
+
+
+def test_cut_sentences_are_asked_for_by_name():
+    assert with_more(tuple(STRATA), ()) == tuple(STRATA)
+    assert with_more(("tally",), (CUT, "tally", CUT)) == ("tally", CUT)
+    for name in ALL_STRATA:
+        with pytest.raises(ConfigError, match=f"'no such'.*'{name}'"):
+            with_more((), ("no such",))
+    sizes = CaseSizes(3, (2, 4, 8), (20, 180), 2)
+    cases = make_cases(sizes, (CUT,))
+    assert len(cases) == 3 * 3 * 2, "as many as of any other: worlds instead of orders"
+    tokenizer = load_subject(None, "cpu").tokenizer
+    for case in cases:
+        first, second = case.gold
+        assert second == first + 1
+        assert case.documents[second].startswith(case.answer)
+        assert case.answer not in case.documents[first][-40:]
+        assert not case.documents[first].endswith((".", "!", "?"))
+        # a live document would need no seam
+        assert len(tokenizer.encode_text(case.documents[second])) >= 64
 
 
 def test_a_figure_is_well_formed_and_shows_every_point():

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
 from hypic_sdk.bench import figures
-from hypic_sdk.bench.figures import BLOCKS, FIGURES, PAGES, RESULTS, loaded, texts, update
+from hypic_sdk.bench.fidelity_docs import filled
+from hypic_sdk.bench.figures import BLOCKS, FIGURES, PAGES, RESULTS, texts, update
+from hypic_sdk.bench.published import TINY_SHAPES, Results, read
+from hypic_sdk.bench.report import CHANGED, UNKNOWN, circumstances
+from hypic_sdk.bench.serving_model import SHAPES
 from hypic_sdk.bench.svg_figure import Curve, Point, curves
-from hypic_sdk.cli.app import app
+from hypic_sdk.cli.app import app, main
+from hypic_sdk.errors import ConfigError
 from tests.source_tree import REPOSITORY
 
 BLOCK = re.compile(r"<!-- begin ([\w ]+) -->\n(.*?)<!-- end \1 -->", re.DOTALL)
@@ -29,7 +38,7 @@ def blocks(page: str) -> dict[str, str]:
 
 
 def test_the_docs_say_what_the_committed_results_say():
-    results = loaded(REPOSITORY / RESULTS)
+    results = read(REPOSITORY / RESULTS)
     want = texts(results)
     found: dict[str, list[str]] = {name: [] for name in BLOCKS}
     for page in PAGES:
@@ -38,8 +47,8 @@ def test_the_docs_say_what_the_committed_results_say():
     for name, told in found.items():
         # without results a block is empty; with them, each is theirs
         assert all(text == want.get(name, "") for text in told), name
-    for name, (bench, _) in BLOCKS.items():
-        assert found[name] or bench not in results, f"{bench}.json has no place for {name!r}"
+    for name, bench in BLOCKS.items():
+        assert found[name] or bench not in results.names, f"{bench}.json has no place for {name!r}"
     for name, drawing in figures.figures(results).items():
         assert (REPOSITORY / FIGURES / name).read_text(encoding="utf-8") == drawing
 
@@ -60,7 +69,7 @@ def results(tmp_path: Path) -> Path:
     """Of all three benches, with what happens in each."""
     bodies = {
         "serving": {
-            "shape": "small", "circumstances": WHERE,
+            "bench": "serving", "shape": "small", "circumstances": WHERE,
             "rows": [
                 row("TTFT, 4 x 4k all hits", 20.0, ("ours", 4, 4096)),
                 row("b", 10.0, ("ours", 4, 512)),
@@ -73,7 +82,7 @@ def results(tmp_path: Path) -> Path:
             "absent": [{"name": "g", "reason": "no library"}],
         },
         "replay": {
-            "served": "small", "circumstances": WHERE, "plan": {"limit_s": 1.0},
+            "bench": "replay", "served": "small", "circumstances": WHERE, "plan": {"limit_s": 1.0},
             "arms": [
                 {
                     "mode": "ours", "best": None, "saturated_per_s": 4.0,
@@ -87,13 +96,15 @@ def results(tmp_path: Path) -> Path:
             ],
         },
         "experiments": {
-            "shape": "small", "circumstances": WHERE,
+            "bench": "experiments", "shape": "small", "circumstances": WHERE,
             "verdicts": [{"says": "it: 1.20, at most 1.1: given up"}],
             "timings": [
                 {
                     "scene": "s", "arm": "key", "over_private": 1.2, "with_placing_ms": 0.3,
                     "copies_mib": 0.0,
-                    "us_a_layer": {"minimum": 1.0, "median": 2.0, "maximum": 3.0},
+                    "us_a_layer": {
+                        "minimum": 1.0, "median": 2.0, "maximum": 3.0, "num_runs": 3
+                    },
                 }
             ],
         },
@@ -121,7 +132,7 @@ def test_one_command_draws_and_fills(results, tmp_path):
         text = page.read_text()
         assert text.startswith("before\n")
         assert text.endswith("after\n")
-        assert blocks(text) == texts(loaded(results))
+        assert blocks(text) == texts(read(results))
         assert "| TTFT, 4 x 4k all hits | ms | 10.0 / 20.0 / 40.0 | <= 25 |" in text
         assert "<= 25 (**missed**)" in text
         assert "Failed: f (no memory)." in text
@@ -141,11 +152,11 @@ def test_one_command_draws_and_fills(results, tmp_path):
 
 
 def test_another_number_is_another_table(results):
-    before = texts(loaded(results))
+    before = texts(read(results))
     body = json.loads((results / "serving.json").read_text())
     body["rows"][0]["found"]["median"] += 1
     (results / "serving.json").write_text(json.dumps(body))
-    after = texts(loaded(results))
+    after = texts(read(results))
     assert {name for name in before if before[name] != after[name]} == {
         "serving",
         "serving summary",
@@ -155,9 +166,185 @@ def test_another_number_is_another_table(results):
 def test_without_results_nothing_is_touched(tmp_path):
     pages = written_pages(tmp_path)
     before = [page.read_text() for page in pages]
+    (tmp_path / "none").mkdir()
     assert update(Console(quiet=True), folder=tmp_path / "none", root=tmp_path) == []
     assert [page.read_text() for page in pages] == before
     assert not list((tmp_path / "docs").glob("*.svg"))
+
+
+def command(folder: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit status of `hypic bench figures`, and what it says of an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["hypic", "bench", "figures", str(folder), "--root", str(root)])
+        patch.setenv("COLUMNS", "1000")
+        try:
+            main()
+        except SystemExit as ended:
+            return int(ended.code or 0), capsys.readouterr().err
+    raise AssertionError("a command ends by its status")
+
+
+def everything(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def is_refused(folder: Path, root: Path, capsys: pytest.CaptureFixture[str], *said: str) -> None:
+    """One line with the file's name and these words, status 2, and nothing written."""
+    before = everything(root)
+    status, told = command(folder, root, capsys)
+    assert status == 2, told
+    assert told.startswith("hypic: config_error: ")
+    assert told.count("\n") == 1, told
+    for word in said:
+        assert word in told
+    assert everything(root) == before
+
+
+NOT_JSON = (
+    b'"\\ud800"',
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"\xff\xfe",
+    b'{"a": NaN}',
+    b"[" * 100_000,
+    b"3",
+    b'"x"',
+)
+
+
+@pytest.mark.parametrize("bench", sorted(set(BLOCKS.values())))
+def test_what_is_no_result_is_refused_by_name(bench, results, tmp_path, capsys):
+    written_pages(tmp_path)
+    path = results / f"{bench}.json"
+    body = json.loads(path.read_text())
+    foreign = {"bench": "other"}, {**body, "bench": "other"}, {"circumstances": WHERE}
+    without = [{k: v for k, v in body.items() if k != key} for key in ("bench", "circumstances")]
+    for text in (*NOT_JSON, *(json.dumps(one).encode() for one in (*foreign, *without))):
+        path.write_bytes(text)
+        is_refused(results, tmp_path, capsys, str(path), f"hypic bench {bench}", "take it away")
+    path.unlink()
+    path.mkdir()
+    is_refused(results, tmp_path, capsys, str(path))
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value of a JSON."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in items:
+        yield (*at, key)
+        if isinstance(one, dict | list):
+            yield from places(one, (*at, key))
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30), st.just([]),
+    st.just({}), st.lists(st.integers(), max_size=3), st.just("<!-- end serving -->"),
+    st.just("a | b\nc"),
+)  # fmt: skip
+
+
+def check_told(folder: Path, path: Path) -> None:
+    """Results are told on whole pages, or refused by the name of their file."""
+    found, told = None, str(path)
+    try:
+        found = read(folder)
+    except ConfigError as error:
+        told = error.message
+    assert str(path) in told
+    for name, text in texts(found).items() if found is not None else ():
+        page = filled(f"<!-- begin {name} -->\n<!-- end {name} -->", {name: text})
+        assert BLOCK.findall(page) == [(name, text)]
+        tables = [line for line in text.splitlines() if line.startswith("|")]
+        assert len({line.replace("\\|", "").count("|") for line in tables}) == 1
+    figures.figures(found or Results())
+
+
+def put(body: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """A copy with another value at a place."""
+    copied = inside = json.loads(json.dumps(body))
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    return copied
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_value_in_a_result_is_told_or_refused_by_the_files_name(data, results):
+    """A file is read as what it is made of: no traceback, and no page that is torn by a word."""
+    bench = data.draw(st.sampled_from(sorted(set(BLOCKS.values()))))
+    path = results / f"{bench}.json"
+    whole = path.read_text()
+    body = json.loads(whole)
+    place = data.draw(st.sampled_from(list(places(body))))
+    try:
+        path.write_text(json.dumps(put(body, place, data.draw(ANYTHING))))
+        check_told(results, path)
+    finally:
+        path.write_text(whole)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_no_word_and_no_number_tears_a_page(name, results):
+    """Each in turn, as `test_any_value..` does by chance."""
+    path = results / f"{BLOCKS[name]}.json"
+    body = json.loads(path.read_text())
+    for place in places(body):
+        for value in (f"a | b\n<!-- end {name} -->", 0, -1, 1e308, 5e-324, None):
+            path.write_text(json.dumps(put(body, place, value)))
+            check_told(results, path)
+
+
+UNFIT = {
+    "tiny": ({"shape": "tiny", "served": "tiny-8k, cache of 1 GiB"}, {}),
+    "tiny, of a model": ({"is_tiny": True}, {}),
+    "on a CPU": ({}, {"hardware": "AMD EPYC (2 cores)"}),
+    "changed": ({}, {"commit": f"0123456789ab{CHANGED}"}),
+    "no checkout": ({}, {"commit": UNKNOWN}),
+}
+
+
+@pytest.mark.parametrize("bench", sorted(set(BLOCKS.values())))
+@pytest.mark.parametrize("why", UNFIT)
+def test_pages_of_a_checkout_are_of_no_such_run(bench, why, results, tmp_path, capsys):
+    path = results / f"{bench}.json"
+    body = json.loads(path.read_text())
+    fields, where = UNFIT[why]
+    body |= {key: value for key, value in fields.items() if key in body or key == "is_tiny"}
+    path.write_text(json.dumps({**body, "circumstances": WHERE | where}))
+    written_pages(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("")
+    is_refused(results, tmp_path, capsys, str(path), "--root", f"hypic bench {bench}")
+    # a copy may be looked at
+    (tmp_path / "pyproject.toml").unlink()
+    status, told = command(results, tmp_path, capsys)
+    assert (status, told) == (0, "")
+    assert all(texts(read(results, for_pages=False)) == blocks(text)
+               for text in ((tmp_path / page).read_text() for page in PAGES))  # fmt: skip
+
+
+def test_what_a_run_here_writes_is_known_as_one_of_this_machine(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert circumstances().is_cpu
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA H200")
+    assert not circumstances().is_cpu
+    assert not circumstances(torch.device("cuda")).is_cpu
+    assert circumstances(torch.device("cpu")).is_cpu, "where a GPU is beside it, too"
+    assert set(TINY_SHAPES) == {shape for shape in SHAPES if shape.startswith("tiny")}
+    assert read(REPOSITORY / RESULTS).names, "what is committed may be shown"
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, capsys):
+    is_refused(tmp_path / "nowhere", tmp_path, capsys, "nowhere", "--out")
+
+
+def test_a_figure_that_can_not_be_written_is_named_before_a_page_is(results, tmp_path, capsys):
+    written_pages(tmp_path)
+    (tmp_path / FIGURES / "ttft_rate.svg").mkdir()
+    is_refused(results, tmp_path, capsys, "ttft_rate.svg")
 
 
 def test_curves_rise_with_their_values_and_need_some():

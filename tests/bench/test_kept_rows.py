@@ -11,6 +11,7 @@ from hypic_sdk.bench.fidelity_arms import FULL, Row
 from hypic_sdk.bench.fidelity_cases import CaseSizes, make_cases
 from hypic_sdk.bench.fidelity_rows import in_turns, measure_rows, rows_of
 from hypic_sdk.bench.kept_rows import KeptRows, TimeLimit
+from hypic_sdk.errors import ConfigError
 
 ABOUT = {"model": "one", "sizes": (1, 2)}
 CASES = make_cases(CaseSizes(2, (2, 3), (100,), 2), ("two documents", "latest wins"))
@@ -23,9 +24,23 @@ def test_rows_are_read_again_by_a_run_about_the_same(tmp_path):
     first.add({"case": 2, "kl": math.inf})
     assert KeptRows(path, ABOUT).rows == [{"case": 1, "kl": 0.5}, {"case": 2, "kl": None}]
     before = path.read_text()
-    assert KeptRows(path, {**ABOUT, "model": "other"}).rows == []
-    assert path.with_name("rows.jsonl.old").read_text() == before, "nothing is lost"
-    assert KeptRows(path, ABOUT).rows == []
+    for others, named in (
+        ({"model": "other"}, "another model"),
+        ({"sizes": (1, 3), "seed": 2}, "another seed, sizes"),
+    ):
+        with pytest.raises(ConfigError, match=rf"{named}\).*--overwrite"):
+            KeptRows(path, {**ABOUT, **others})
+    assert path.read_text() == before, "nothing is lost"
+    assert len(KeptRows(path, ABOUT).rows) == 2
+
+
+@pytest.mark.parametrize("head", ["", "[1]", '{"about": 3}', '{"case": 1}', "no JSON"])
+def test_a_file_that_is_none_of_rows_is_refused(tmp_path, head):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{head}\nmore\n")
+    with pytest.raises(ConfigError, match="another kind of file"):
+        KeptRows(path, ABOUT)
+    assert path.read_text() == f"{head}\nmore\n"
 
 
 @pytest.mark.parametrize("cut", [1, 7, 20])
@@ -51,6 +66,8 @@ def test_any_beginning_of_the_cases_is_like_the_whole():
     worlds = list(dict.fromkeys(case.world for _, case in turns))
     kinds = [world.rpartition("/")[0] for world in worlds]
     assert len(set(kinds[:4])) == 4, "each stratum with each number of documents comes first"
+    strata = [kind.rpartition("/")[0] for kind in kinds]
+    assert len(set(strata[:2])) == 2, "and before that each stratum once"
     places = [worlds.index(case.world) for _, case in turns]
     assert places == sorted(places), "a world's orders stand together"
 

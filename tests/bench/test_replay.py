@@ -20,6 +20,7 @@ from rich.console import Console
 
 from hypic_sdk.bench import replay, replay_server
 from hypic_sdk.bench.cluster_trace import TraceShape, document_lengths, make_trace
+from hypic_sdk.bench.published import read
 from hypic_sdk.bench.replay import (
     FIRST_SHARE,
     NUM_HALVINGS,
@@ -182,6 +183,11 @@ def test_a_run_over_random_weights(tmp_path: Path) -> None:
     [arm] = told_in(tmp_path)["arms"]
     assert [one["rate"] for one in arm["replays"]] == [r.rate for r in result.replays]
     assert arm["took_s"] == result.took_s
+    told = read(tmp_path, for_pages=False).replay
+    assert told is not None, "what is written is what pages are made of"
+    assert [one.rate for one in told.arms[0].replays] == [r.rate for r in result.replays]
+    with pytest.raises(ConfigError, match="tiny"):
+        read(tmp_path)
     assert "none held" in console.export_text()
 
 

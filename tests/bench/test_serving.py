@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hypic_sdk.bench import serving, serving_peer, serving_together
+from hypic_sdk.bench.published import read
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving import run_serving_bench
 from hypic_sdk.bench.serving_curves import SHAPES as CURVE_SHAPES
@@ -22,12 +24,12 @@ from hypic_sdk.bench.serving_layer import cold_runs, first_recurrence, state_err
 from hypic_sdk.bench.serving_model import TINY_SIZES, Bench, random_model
 from hypic_sdk.bench.serving_peer import LENGTHS, over_peer, own_prefill, peer_prefill
 from hypic_sdk.bench.serving_profile import FEW, MANY, PROFILED, further_segment
-from hypic_sdk.bench.serving_report import Absent, Row, line_of
+from hypic_sdk.bench.serving_report import Absent, Report, Row, line_of
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.cli.app import app
 from hypic_sdk.config import Determinism
 from hypic_sdk.engine.engine import Engine
-from hypic_sdk.errors import WorkerError
+from hypic_sdk.errors import ConfigError, WorkerError
 from tests.bench.test_serving_determinism import DETERMINED, one_at_a_time
 
 CPU = torch.device("cpu")
@@ -64,6 +66,11 @@ def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
     report = json.loads((tmp_path / "serving.json").read_text())
     rows = {row["name"]: row for row in report["rows"]}
     assert report["failures"] == []
+    told = read(tmp_path, for_pages=False).serving
+    assert told is not None, "what is written is what pages are made of"
+    assert [asdict(row) | {"is_met": row.is_met} for row in told.rows] == report["rows"]
+    with pytest.raises(ConfigError, match="tiny"):
+        read(tmp_path)
     assert {name: row["target"] for name, row in rows.items() if row["target"]} == TARGETS
     for row in rows.values():
         found = [row["found"][x] for x in ("minimum", "median", "maximum")]
@@ -113,6 +120,14 @@ def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
     assert "each further segment of these: " in told
     for name in rows:
         assert name in told
+
+
+def test_what_is_no_number_is_none_in_a_report(tmp_path):
+    row = Row("r", "ms", Spread.of([1.0]), notes={"error": math.nan, "all": [math.inf, 2]})
+    Report(tmp_path, "small", rows=[row]).write()
+    told = read(tmp_path, for_pages=False).serving
+    assert told is not None
+    assert told.rows[0].notes == {"error": None, "all": [None, 2]}
 
 
 def test_every_profile_belongs_to_a_row_that_is_measured_before_it():

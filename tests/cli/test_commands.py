@@ -119,6 +119,13 @@ def test_a_model_and_a_shape_are_not_both_replayed() -> None:
         run("bench", "replay", "--shapes", "tiny-8k", "--model", "somewhere")
 
 
+@pytest.mark.parametrize("costs", ["nan,1,1,1,1", "inf,1,1,1,1", "-1,1,1,1,1", "1,1", "a,b,c,d,e"])
+@pytest.mark.parametrize("command", [("capacity", "--rate", "1"), ("scatter",)])
+def test_times_of_a_bench_that_are_none_are_refused(costs: str, command: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"time"):
+        run("bench", *command, "--costs", costs)
+
+
 def test_an_empty_document_is_named(tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text(" \n")
     with pytest.raises(RequestError, match=r"blank\.txt is empty"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -13,13 +14,22 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from hypic_sdk.cli.app import app, main
-from hypic_sdk.config import MODES, EngineConfig, ReuseConfig, ReuseMode, SeamRule, StoreConfig
+from hypic_sdk.config import (
+    MIB,
+    MODES,
+    EngineConfig,
+    ReuseConfig,
+    ReuseMode,
+    SeamRule,
+    StoreConfig,
+)
 from hypic_sdk.demo import reader_path
 from hypic_sdk.doctor.examine import examine
 from hypic_sdk.doctor.report import LawCheck
 from hypic_sdk.engine.opening import load_engine
 from hypic_sdk.errors import ConfigError, HypicError, ModelFileError, NumericsError
 from hypic_sdk.offline import LocalHypic
+from hypic_sdk.store.advice import OPTIONS
 from tests.source_tree import REPOSITORY
 
 
@@ -59,6 +69,12 @@ def test_people_are_told_all_of_it() -> None:
         "this model can be served here",
     ):
         assert words in output, words
+
+
+def test_an_op_is_said_to_have_no_kernel_where_it_has_none() -> None:
+    told = {op["op"]: op["reason"] for op in json.loads(run("--json"))["ops"]}
+    assert told["linear"] == "kernels run on cuda, not on cpu"
+    assert {op for op, reason in told.items() if "no kernel" in reason} == {"sample", "logprobs"}
 
 
 def test_the_page_about_models_shows_what_is_told() -> None:
@@ -302,6 +318,61 @@ def test_pairs_in_8_bits_are_told_and_more_segments_fit() -> None:
     assert "309 pairs of" in words
     with pytest.raises(ConfigError, match="pair is one of float16, float32, float64, int8"):
         run("--pair", "fp8")
+
+
+WORDS = (
+    *("--cache-mib", "64", "--segment-tokens", "512", "--segments-per-request", "9"),
+    *("--min-segment-tokens", "70", "--seam", "4", "--pair", "float32", "--mode", "transition"),
+)
+
+
+def config_of(command: str, *words: str) -> EngineConfig:
+    """What a command makes of its words."""
+    with pytest.MonkeyPatch.context() as patch:
+        found: list[EngineConfig] = []
+        patch.setattr(
+            f"hypic_sdk.cli.{command}.run_{command}",
+            lambda *_, config, **__: found.append(config),
+        )
+        result = CliRunner().invoke(app, [command, *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    [config] = found
+    return config
+
+
+def test_the_plan_is_that_of_the_server_which_the_same_words_start() -> None:
+    for words in (WORDS, *(WORDS[i : i + 2] for i in range(0, len(WORDS), 2)), ()):
+        server, doctor = (config_of(command, *words) for command in ("serve", "doctor"))
+        assert (doctor.store, doctor.reuse) == (server.store, server.reuse)
+    assert config_of("doctor", *WORDS[2:6]).store == StoreConfig(
+        expected_segment_tokens=512, segments_per_request=9
+    )
+
+
+def test_options_that_errors_name_set_the_settings_that_they_name_beside_them() -> None:
+    for command in ("serve", "doctor"):
+        for field, option in OPTIONS.items():
+            unit = MIB if field == "budget_bytes" else 1
+            assert getattr(config_of(command, option, "77").store, field) == 77 * unit
+
+
+def test_a_cache_split_for_longer_segments_holds_fewer_states_and_more_keys() -> None:
+    short, long = (
+        json.loads(run("--json", "--segment-tokens", length))["memory"] for length in ("64", "2048")
+    )
+    assert short["num_state_rows"] > long["num_state_rows"]
+    assert short["num_kv_tokens"] < long["num_kv_tokens"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--cache-mib", "--min-segment-tokens", "--segment-tokens", "--segments-per-request"],
+)
+def test_the_largest_and_least_numbers_that_are_taken_are_told_of_or_refused(option: str) -> None:
+    largest = 2**40 if option == "--cache-mib" else 2**24
+    for number in (1, largest):
+        with contextlib.suppress(ConfigError):
+            run(option, str(number))
 
 
 def test_a_budget_that_holds_no_segment_is_refused_with_both_numbers() -> None:

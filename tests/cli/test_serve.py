@@ -70,8 +70,8 @@ def test_ids_and_texts_survive_a_killed_server(tmp_path: Path) -> None:
         (("--model", "no/such/folder"), "no/such/folder", 1),
         (("--host", "0.0.0.0"), "keys", 2),
         (("--shadow-limit-kl", "0.1"), "--shadow", 2),
-        (("--shadow", "2"), "share", 2),
-        (("--capture-ahead", "-1"), "capture_ahead_s", 2),
+        (("--shadow", "2"), "--shadow", 2),
+        (("--capture-ahead", "-1"), "--capture-ahead", 2),
     ],
 )
 def test_what_keeps_it_from_starting_is_a_sentence(

@@ -80,8 +80,11 @@ def kernels_in_interpreter() -> Iterator[pytest.MonkeyPatch]:
         *,
         device: torch.device,
         needs_triton: bool = True,
+        unfit: str = "",
     ) -> Callable[..., Any]:
-        return load_kernel() if load_kernel is not None and needs_triton else reference
+        if load_kernel is None or unfit or not needs_triton:
+            return reference
+        return load_kernel()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "select", select)

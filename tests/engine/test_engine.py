@@ -336,6 +336,31 @@ def test_waiting_for_room_ends_with_both_numbers():
     error = error_of(events_of(events, waiter.request_id))
     assert error["code"] == "pool_exhausted"
     assert error["details"]["needed_bytes"] > error["details"]["available_bytes"] >= 0
+    check_names_what_to_change(error)
+    check_ended(events_of(drain(engine), holder.request_id))
+
+
+def check_names_what_to_change(error: dict) -> None:
+    details, said = error["details"], error["message"]
+    assert f"--cache-mib to {details['enough_mib']} (budget_bytes from" in said
+    assert "--segment-tokens (expected_segment_tokens, now 64)" in said
+    assert details["enough_bytes"] > details["budget_bytes"]
+
+
+def test_a_segment_that_waits_for_room_in_vain_is_told_both_numbers():
+    clock = Clock()
+    engine = small_engine(admission_timeout_s=10.0, clock=clock)
+    holder = request_of(question(5), max_tokens=440)
+    engine.submit(holder)
+    engine.step()
+    engine.warm(WarmRequest("w", (document(1, 100),)))
+    engine.step()
+    clock.now_s += 11.0
+    events = engine.step()
+    error = events_of(events, "w")[0].error
+    assert "no room for the segment within 10 s" in error["message"]
+    assert error["details"]["needed_bytes"] > error["details"]["available_bytes"] >= 0
+    check_names_what_to_change(error)
     check_ended(events_of(drain(engine), holder.request_id))
 
 

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import ast
 import importlib.util
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.experts.op import experts, route, route_with_swiglu
+from hypic_sdk.kernels.linear.op import linear
+from tests.source_tree import PACKAGE, parsed
 
 DOORS = ("attention_inputs", "experts", "linear", "live_attention", "norm", "sample")
 
@@ -79,6 +84,58 @@ def test_other_devices_run_the_reference_and_say_why(device_type):
 def test_an_op_without_a_kernel_runs_its_reference():
     assert backend.select("op", reference, None, device=torch.device("cpu"))() == "reference"
     assert backend.choose("op", reference, None, "cuda").implementation == "torch"
+
+
+@pytest.mark.usefixtures("with_triton")
+def test_inputs_that_a_kernel_can_not_take_are_told_of_where_it_would_run():
+    def refuse():
+        raise AssertionError("loaded")
+
+    told = [backend.choose("op", reference, refuse, d, True, "too wide") for d in ("cuda", "cpu")]
+    assert [choice.run() for choice in told] == ["reference", "reference"]
+    assert [choice.reason for choice in told] == ["too wide", "kernels run on cuda, not on cpu"]
+
+
+def selects() -> Iterator[tuple[str, ast.expr]]:
+    """Every op that a door selects, and what it gives for the loader of the kernel."""
+    for path in sorted((PACKAGE / "kernels").glob("*/op.py")):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "backend.select":
+                name = node.args[0]
+                assert isinstance(name, ast.Constant)
+                yield f"{path.parent.name}: {name.value}", node.args[2]
+
+
+def test_an_op_says_that_it_has_no_kernel_exactly_where_it_has_none():
+    """One that can not take some inputs says why (`unfit`); it does not disown its kernel."""
+    found = dict(selects())
+    assert len(found) > 15
+    for op, loader in found.items():
+        has_kernel = (PACKAGE / "kernels" / op.partition(":")[0] / "kernel.py").exists()
+        assert isinstance(loader, ast.Name) is has_kernel, op
+        assert (ast.unparse(loader) == "None") is not has_kernel, op
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_what_ops_say_of_dtypes_on_cuda_is_what_their_kernels_take(dtype, monkeypatch):
+    """Told on a CPU for a CUDA device: the choice is looked at, and not run."""
+    told: dict[str, str] = {}
+
+    def note(op, reference, load_kernel, *, device, needs_triton=True, unfit=""):
+        told[op] = unfit
+        return reference
+
+    monkeypatch.setattr(backend, "select", note)
+    rows = torch.ones(16, 8, dtype=dtype)
+    linear(rows, rows, row_independent=True)
+    routing = route(rows, top_k=2, renormalise=True)
+    route_with_swiglu(rows, rows, top_k=2, renormalise=True)
+    weights = torch.ones(8, 16, 8, dtype=dtype), torch.ones(8, 8, 8, dtype=dtype)
+    experts(rows, routing, *weights, row_independent=False)
+    assert set(told) == {"linear", "route", "route_with_swiglu", "experts"}
+    assert bool(told["linear"]) is (dtype.itemsize > 2)
+    assert bool(told["route"]) is bool(told["route_with_swiglu"]) is (dtype == torch.float64)
+    assert bool(told["experts"]) is (dtype != torch.bfloat16)
 
 
 def test_a_choice_is_logged_once_per_op_and_device(caplog):

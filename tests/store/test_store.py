@@ -167,8 +167,12 @@ def test_what_can_never_fit_is_refused_with_both_numbers(store, need, pool, need
         "needed_bytes": needed * slot_bytes,
         "limit_bytes": limit * slot_bytes,
         "setting": "budget_bytes",
+        "option": "--cache-mib",
         "budget_bytes": store.sizes.budget_bytes + store.sizes.unused_bytes,
-        "enough_bytes": None,  # its sizes were given, no budget was split
+        # its sizes were given, no budget was split
+        "enough_bytes": None,
+        "enough_mib": None,
+        "enough_segment_tokens": None,
         "retryable": False,
     }
     assert f"{needed * slot_bytes} bytes" in caught.value.message

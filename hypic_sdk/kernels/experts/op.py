@@ -12,6 +12,7 @@ from hypic_sdk.kernels.experts import reference
 
 # of the grouped product on a GPU: strides must be a multiple of 16 bytes
 _ALIGNED_ELEMENTS = 8
+_UNGROUPED = f"its kernel takes bfloat16, and widths that {_ALIGNED_ELEMENTS} divides"
 
 
 class Routing(NamedTuple):
@@ -49,8 +50,9 @@ def route(
     run = backend.select(
         "route",
         reference.route,
-        None if router_logits.dtype == torch.float64 else _route_kernel,
+        _route_kernel,
         device=router_logits.device,
+        unfit=_unfit_logits(router_logits),
     )
     return Routing(*run(router_logits, top_k, renormalise, row_count))
 
@@ -82,11 +84,16 @@ def route_with_swiglu(
     run = backend.select(
         "route_with_swiglu",
         reference.route_with_swiglu,
-        None if router_logits.dtype == torch.float64 else _route_with_swiglu_kernel,
+        _route_with_swiglu_kernel,
         device=router_logits.device,
+        unfit=_unfit_logits(router_logits),
     )
     indices, weights, inner = run(router_logits, gate_up_LI, top_k, renormalise, row_count)
     return Routing(indices, weights), inner
+
+
+def _unfit_logits(router_logits: torch.Tensor) -> str:
+    return "its kernel takes 32 bits or fewer" if router_logits.dtype == torch.float64 else ""
 
 
 def _check_logits(router_logits: torch.Tensor, top_k: int) -> None:
@@ -131,8 +138,9 @@ def experts(
     run = backend.select(
         "experts",
         reference.experts,
-        _experts_kernel if suits_grouped(x_LD, gate_up, down) else None,
+        _experts_kernel,
         device=x_LD.device,
+        unfit="" if suits_grouped(x_LD, gate_up, down) else _UNGROUPED,
     )
     return run(
         x_LD,

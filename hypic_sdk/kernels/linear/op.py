@@ -54,8 +54,9 @@ def linear(
     run = backend.select(
         "linear",
         reference.row_independent_linear,
-        _load_kernel if dtype in _KERNEL_DTYPES else None,
+        _load_kernel,
         device=x_LD.device,
+        unfit="" if dtype in _KERNEL_DTYPES else f"its kernel takes 16 bits, not {dtype}",
     )
     return run(x_LD, weight_ND, bias_N)
 

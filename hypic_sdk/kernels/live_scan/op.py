@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 import torch
 
 from hypic_sdk.kernels import backend
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
-from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind
+from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind, check_items
 from hypic_sdk.kernels.live_scan import reference
 from hypic_sdk.kernels.live_scan.walk import Walk
 from hypic_sdk.kernels.rotation import RotarySpec
@@ -56,7 +57,7 @@ def live_scan(
     inputs.check()
     inputs.check_slabs(states_SHKV, transitions)
     if not isinstance(items, Walk):
-        _check_items(items, inputs.num_tokens, needs_transition=transitions is not None)
+        _check_items(items, inputs.num_tokens, len(states_SHKV), transitions)
     if out_LHV is None:
         out_LHV = torch.zeros_like(inputs.value, memory_format=torch.contiguous_format)
     elif out_LHV.shape != inputs.value.shape:
@@ -83,14 +84,22 @@ def _live_scan_kernel() -> Callable[..., None]:
     return kernel.live_scan
 
 
-def _check_items(items: Sequence[Item], num_rows: int, *, needs_transition: bool) -> None:
-    if items and items[0].kind != ItemKind.LOAD:
-        raise ValueError("a sequence starts with LOAD")
+def _check_items(
+    items: Sequence[Item],
+    num_rows: int,
+    num_states: int,
+    transitions: torch.Tensor | Int8Pairs | None,
+) -> None:
+    is_int8 = isinstance(transitions, Int8Pairs)
+    kept = transitions.states if isinstance(transitions, Int8Pairs) else transitions
+    # with pairs in 8 bits the slot of a gap is a tail's alone
+    any_slot = sys.maxsize if is_int8 else None
+    check_items(items, num_rows, num_states, num_gap_slots=any_slot)
     for item in items:
-        if item.kind == ItemKind.RUN:
-            if not 0 <= item.start <= item.stop <= num_rows:
-                raise ValueError(f"run [{item.start}, {item.stop}) of {num_rows} rows")
-        elif item.kind != ItemKind.LOAD and item.slot == NO_SLOT:
+        if item.kind in (ItemKind.GAP, ItemKind.SAVE) and item.slot == NO_SLOT:
             raise ValueError(f"{item.kind.name} without a slot")
-        elif item.kind == ItemKind.GAP and needs_transition and item.transition_slot == NO_SLOT:
-            raise ValueError("a gap without a transition")
+        if item.kind == ItemKind.GAP and kept is not None:
+            if item.transition_slot == NO_SLOT:
+                raise ValueError("a gap without a transition")
+            if not 0 <= item.transition_slot < len(kept):
+                raise ValueError(f"GAP of transition {item.transition_slot} of {len(kept)}")

@@ -66,7 +66,7 @@ def segment_scan(
         )
     work = (work_states_XHKV, work_transitions, work_heads_XHKV)
     for run in cold_runs:
-        _check_run(run, inputs, transitions, work)
+        _check_run(run, inputs, len(states_SHKV), transitions, work)
     run_op = backend.select(
         "segment_scan",
         reference.segment_scan,
@@ -87,26 +87,34 @@ def _segment_scan_kernel() -> Callable[..., torch.Tensor]:
 def _check_run(
     run: ColdRun,
     inputs: ScanInputs,
+    num_states: int,
     transitions: torch.Tensor | Int8Pairs | None,
     work: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
 ) -> None:
+    run.check(inputs.num_tokens)
     num_rows = run.row_stop - run.row_start
-    if not 0 <= run.row_start < run.row_stop <= inputs.num_tokens:
-        raise ValueError(f"rows [{run.row_start}, {run.row_stop}) of {inputs.num_tokens}")
-    if run.offset < 0 or run.offset + num_rows > run.num_tokens:
-        raise ValueError(f"{num_rows} rows from token {run.offset} of {run.num_tokens}")
-    if min(run.head_tokens, run.tail_tokens) < 0 or (
-        run.head_tokens + run.tail_tokens >= run.num_tokens
-    ):
-        raise ValueError(
-            f"seams {run.head_tokens} and {run.tail_tokens} leave no interior of {run.num_tokens}"
-        )
-    if run.state_slot < 0 or (transitions is not None and run.transition_slot < 0):
-        raise ValueError(f"slots {run.state_slot}, {run.transition_slot} of a cold segment")
+    is_int8 = isinstance(transitions, Int8Pairs)
+    # with pairs in 8 bits nothing is written to the state slab: the slot is a tail's alone
+    _check_slot("state", run.state_slot, None if is_int8 else num_states)
+    kept = transitions.states if isinstance(transitions, Int8Pairs) else transitions
+    if kept is not None:
+        _check_slot("transition", run.transition_slot, len(kept))
     if num_rows < run.num_tokens:
-        pairs = transitions if isinstance(transitions, Int8Pairs) else None
-        kept = transitions if pairs is None else pairs.transitions
-        wanted = (True, kept is not None, pairs is not None)
-        missing = any(slab is None for slab, is_used in zip(work, wanted, strict=True) if is_used)
-        if missing or run.work_slot == NO_SLOT:
+        wanted = _wanted_work(transitions)
+        used = [slab for slab, is_used in zip(work, wanted, strict=True) if is_used]
+        if any(slab is None for slab in used) or run.work_slot == NO_SLOT:
             raise ValueError(f"{num_rows} of {run.num_tokens} tokens, and no row of work slabs")
+        for slab in used:
+            _check_slot("work", run.work_slot, None if slab is None else len(slab))
+
+
+def _wanted_work(transitions: torch.Tensor | Int8Pairs | None) -> tuple[bool, bool, bool]:
+    """Which work slabs an unfinished segment needs: states, transitions, states after the head."""
+    if isinstance(transitions, Int8Pairs):
+        return True, transitions.transitions is not None, True
+    return True, transitions is not None, False
+
+
+def _check_slot(name: str, slot: int, limit: int | None) -> None:
+    if slot < 0 or (limit is not None and slot >= limit):
+        raise ValueError(f"{name} slots: {slot} of {limit} for a cold segment")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hypic_sdk.kernels import backend
-from hypic_sdk.kernels.items import NO_SLOT, ColdRun, Item, ItemKind
+from hypic_sdk.kernels.items import ColdRun, Item, check_items
 from hypic_sdk.kernels.short_conv import reference
 from hypic_sdk.kernels.short_conv.table import ConvTable
 
@@ -41,7 +41,7 @@ def short_conv(
     Returns:
         [L, C] in the inputs' dtype, a new tensor; zeros in rows that nobody runs.
     Raises:
-        ValueError: shapes do not fit, or an unknown activation.
+        ValueError: shapes, rows or slots do not fit, or an unknown activation.
     Error:
         accumulates in fp32 (fp64 for fp64 inputs).
     """
@@ -49,7 +49,7 @@ def short_conv(
         raise ValueError(f"activation is silu or none, got {activation!r}")
     _check_shapes(inputs_LC, weight_CW, tails_SWC, work_tails_XWC)
     if not isinstance(items, ConvTable):
-        _check_plan(items, cold_runs, has_work_tails=work_tails_XWC is not None)
+        _check_plan(items, cold_runs, len(inputs_LC), tails_SWC, work_tails_XWC)
     out_LC = torch.empty_like(inputs_LC, memory_format=torch.contiguous_format)
     definition: Callable[..., None] = reference.short_conv
     run_op = backend.select("short_conv", definition, _short_conv_kernel, device=inputs_LC.device)
@@ -90,11 +90,20 @@ def _check_shapes(
 
 
 def _check_plan(
-    items: Sequence[Item], cold_runs: Sequence[ColdRun], *, has_work_tails: bool
+    items: Sequence[Item],
+    cold_runs: Sequence[ColdRun],
+    num_rows: int,
+    tails_SWC: torch.Tensor,
+    work_tails_XWC: torch.Tensor | None,
 ) -> None:
-    if items and items[0].kind != ItemKind.LOAD:
-        raise ValueError("a sequence starts with LOAD")
+    check_items(items, num_rows, len(tails_SWC))
+    num_work = 0 if work_tails_XWC is None else len(work_tails_XWC)
     for run in cold_runs:
-        unfinished = run.row_stop - run.row_start < run.num_tokens
-        if unfinished and (not has_work_tails or run.work_slot == NO_SLOT):
-            raise ValueError(f"a part of {run.num_tokens} tokens, and no row of work slabs")
+        run.check(num_rows)
+        if not 0 <= run.state_slot < len(tails_SWC):
+            raise ValueError(f"slot {run.state_slot} of {len(tails_SWC)} for a cold segment")
+        if run.row_stop - run.row_start < run.num_tokens and not 0 <= run.work_slot < num_work:
+            raise ValueError(
+                f"a part of {run.num_tokens} tokens, and row {run.work_slot} of {num_work} of "
+                "work slabs"
+            )

@@ -35,6 +35,8 @@ def plan_conv(
     Args:
         width: W; tap W-1 is the token itself.
         num_slots: rows of the tail slab.
+    Raises:
+        ValueError: rows that are no run; `places_of` looks whether a run reaches beyond the batch.
     """
     builder = _Builder(width, num_slots)
     for run in cold_runs:
@@ -72,6 +74,8 @@ class _Builder:
 
     def run(self, start: int, stop: int, history: tuple[int, ...]) -> tuple[int, ...]:
         """Run rows behind a history; the history behind them."""
+        if not 0 <= start <= stop:
+            raise ValueError(f"rows [{start}, {stop}) are no run")
         if start == stop:
             return history
         self.spans.append((start, stop))

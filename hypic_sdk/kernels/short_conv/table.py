@@ -51,10 +51,16 @@ class ConvTable:
 
 
 def places_of(plan: ConvPlan, num_rows: int, width: int) -> torch.Tensor:
-    """[num_rows, W] int64 on the host: the place of every tap."""
+    """[num_rows, W] int64 on the host: the place of every tap.
+
+    Raises:
+        ValueError: a run reaches beyond the rows.
+    """
     places = torch.arange(num_rows)[:, None] + torch.arange(1 - width, 1)
     nobody = torch.ones(num_rows, dtype=torch.bool)
     for start, stop in plan.spans:
+        if not 0 <= start <= stop <= num_rows:
+            raise ValueError(f"run [{start}, {stop}) of {num_rows} rows")
         nobody[start:stop] = False
     if plan.patches:
         rows, taps, values = torch.tensor(plan.patches).T
