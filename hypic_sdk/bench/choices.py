@@ -25,7 +25,7 @@ from hypic_sdk.bench.fidelity_cases import SEED, Case, CaseSizes, make_cases, wi
 from hypic_sdk.bench.fidelity_rows import Say, measure_rows, rows_of
 from hypic_sdk.bench.kept_rows import KeptRows, TimeLimit
 from hypic_sdk.bench.live_choices import Scene
-from hypic_sdk.bench.report import circumstances
+from hypic_sdk.bench.report import circumstances, write_whole
 from hypic_sdk.bench.subject import check_reads, load_subject
 
 if TYPE_CHECKING:
@@ -104,9 +104,8 @@ class Choices:
     def _written(self, rows: Sequence[Row]) -> Report:
         body = report(self.bench.subject.name, rows, len(self.cases), circumstances())
         if self.folder is not None:
-            new = self.folder / "choices.new"  # a run may be killed while it writes
-            new.write_text(json.dumps(asdict(body), indent=1) + "\n", encoding="utf-8")
-            new.replace(self.folder / "choices.json")
+            text = json.dumps(asdict(body), indent=1) + "\n"
+            write_whole(self.folder / "choices.json", text)
         return body
 
 

@@ -44,7 +44,7 @@ from hypic_sdk.bench.fidelity_rungs import (
 from hypic_sdk.bench.fidelity_tables import print_report
 from hypic_sdk.bench.fidelity_verdict import Summary, Verdict, judge, summarise
 from hypic_sdk.bench.kept_rows import KeptRows, TimeLimit, finite
-from hypic_sdk.bench.report import Circumstances, circumstances
+from hypic_sdk.bench.report import Circumstances, circumstances, write_whole
 from hypic_sdk.bench.subject import Subject, check_reads, load_subject
 from hypic_sdk.config import Determinism
 
@@ -244,11 +244,8 @@ def measure(
 def write_json(found: Fidelity, folder: Path) -> Path:
     """`fidelity.json`: all but the rows."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "fidelity.json"
     whole = {name: value for name, value in asdict(found).items() if name != "rows"}
-    new = path.with_suffix(".new")  # a run may be killed while it writes
-    new.write_text(json.dumps(finite(whole), indent=1) + "\n", encoding="utf-8")
-    return new.replace(path)
+    return write_whole(folder / "fidelity.json", json.dumps(finite(whole), indent=1) + "\n")
 
 
 def run_fidelity_bench(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from hypic_sdk.bench.replay_caller import Replay, ReplayPlan
+from hypic_sdk.bench.report import write_whole
 
 COUNTED = ("hypic_graph_", "hypic_eager_", "hypic_prompt_tokens_total", "hypic_evict")
 
@@ -57,9 +57,7 @@ def write(
     }
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(report, indent=1).replace("Infinity", "null")
-    beside = folder / "replay.json.part"
-    beside.write_text(text + "\n", encoding="utf-8")
-    os.replace(beside, folder / "replay.json")
+    write_whole(folder / "replay.json", text + "\n")
 
 
 def line_of(found: Replay, limit_s: float) -> str:

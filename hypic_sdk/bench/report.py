@@ -24,6 +24,13 @@ UNKNOWN = "unknown"  # no checkout
 _CORES = re.compile(r" \(\d+ cores\)$")
 
 
+def write_whole(path: Path, text: str) -> Path:
+    """Write a report so that whoever looks finds it whole: a run may be killed while it writes."""
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    return new.replace(path)
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Minimum, median and maximum of several runs, in the unit of the name it stands under."""

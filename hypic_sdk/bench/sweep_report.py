@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from hypic_sdk.bench.fidelity_arms import FULL, Row
-from hypic_sdk.bench.report import Circumstances
+from hypic_sdk.bench.report import Circumstances, write_whole
 from hypic_sdk.bench.scores import Interval, bootstrap
 from hypic_sdk.bench.svg_figure import Point, scatter
 
@@ -218,9 +218,7 @@ def _pairs_table(title: str, found: Sequence[Pair]) -> Table:
 def write_sweep(found: Report, folder: Path) -> None:
     """`sweep.json` and its figures."""
     folder.mkdir(parents=True, exist_ok=True)
-    new = folder / "sweep.new"  # a run may be killed while it writes
-    new.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
-    new.replace(folder / "sweep.json")
+    write_whole(folder / "sweep.json", json.dumps(asdict(found), indent=1) + "\n")
     for field, of in FIGURES.items():
         points = [_point(one, field) for one in found.seams[1:]]
         title = f"{of} by seam, {found.model}, {prompts_of(found.seams[0])} prompts"

@@ -19,6 +19,7 @@ from hypic_sdk.config import (
     ShadowConfig,
     StoreConfig,
 )
+from hypic_sdk.engine.batch import FiniteFlags
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.grammars import GrammarBook
 from hypic_sdk.families.registry import FAMILIES
@@ -188,3 +189,23 @@ def warm(engine: Engine, *parts: PromptPart, namespace: str = "") -> list[WarmEv
     events = events_of(drain(engine), message.request_id)
     assert events[-1].done
     return events
+
+
+def spoil(engine: Engine, bad: PromptPart) -> None:
+    """Let a segment's last chunk be told as not finite."""
+    original = engine._runner._finite_flags
+
+    def flags(batch, *args):
+        found = original(batch, *args)
+
+        def told() -> FiniteFlags:
+            right = found()
+            colds = tuple(
+                is_finite and step.job.segment_id != bad.segment_id
+                for step, is_finite in zip(batch.colds, right.colds, strict=True)
+            )
+            return FiniteFlags(colds, right.snapshots)
+
+        return told
+
+    engine._runner._finite_flags = flags

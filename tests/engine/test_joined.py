@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hypic_sdk.config import SeamWidths
-from hypic_sdk.engine.batch import FiniteFlags
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.engine.kv_table import KvTable
 from hypic_sdk.engine.plan import Gap, LiveRun
@@ -33,6 +32,7 @@ from tests.engine.harness import (
     logprobs,
     report_of,
     request_of,
+    spoil,
     token_ids,
     warm,
 )
@@ -304,26 +304,6 @@ def test_what_other_workers_send_and_what_is_only_warmed_is_not_waited_for_here(
 
 
 # -- ends of all kinds
-
-
-def spoil(engine: Engine, bad: PromptPart) -> None:
-    """Let a segment's last chunk be told as not finite."""
-    original = engine._runner._finite_flags
-
-    def flags(batch, *args):
-        found = original(batch, *args)
-
-        def told() -> FiniteFlags:
-            right = found()
-            colds = tuple(
-                is_finite and step.job.segment_id != bad.segment_id
-                for step, is_finite in zip(batch.colds, right.colds, strict=True)
-            )
-            return FiniteFlags(colds, right.snapshots)
-
-        return told
-
-    engine._runner._finite_flags = flags
 
 
 @pytest.mark.parametrize("joined", [False, True])

@@ -4,31 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hypic_sdk.engine.batch import FiniteFlags
-from hypic_sdk.engine.engine import Engine
 from hypic_sdk.prompt.segment import PromptPart
-from tests.engine.harness import check_ended, drain, engine_of, events_of, request_of
+from tests.engine.harness import check_ended, drain, engine_of, events_of, request_of, spoil
 from tests.engine.prompts import inner, prompt_of, tokens
-
-
-def spoil(engine: Engine, bad: PromptPart) -> None:
-    """Let a segment's last chunk be told as not finite."""
-    original = engine._runner._finite_flags
-
-    def flags(batch, *args):
-        found = original(batch, *args)
-
-        def told() -> FiniteFlags:
-            right = found()
-            colds = tuple(
-                is_finite and step.job.segment_id != bad.segment_id
-                for step, is_finite in zip(batch.colds, right.colds, strict=True)
-            )
-            return FiniteFlags(colds, right.snapshots)
-
-        return told
-
-    engine._runner._finite_flags = flags
 
 
 def documents(*lengths: int) -> list[PromptPart]:
