@@ -52,7 +52,7 @@ def stages(
         is_grown: training goes on from weights that know short prompts: long ones from the start.
     """
     growth = [(0.15, 512, 4), (0.52, 1024, 8), (0.87, 2048, 16), (1.0, longest, 16)]
-    plan = [(0.8, 2048, 16), (1.0, longest, 16)] if is_grown else growth
+    plan = [(0.4, 2048, 16), (1.0, longest, 16)] if is_grown else growth
     return tuple(
         Stage(until, max(1, tokens_per_step // length), length, documents, 300 if is_grown else 90)
         for until, length, documents in plan

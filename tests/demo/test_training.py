@@ -178,6 +178,12 @@ def test_a_judge_is_asked_more_of_what_hangs_on_several_documents() -> None:
     assert "cut" not in reader, "which was trained without"
 
 
+def test_the_mix_of_order_asks_most_which_comes_first() -> None:
+    judge, order = asked(MIXES["judge"]), asked(MIXES["order"])
+    assert order["first"] / order.total() > 1.5 * judge["first"] / judge.total()
+    assert all(order[kind] > 0 for kind in judge)
+
+
 def test_a_mix_keeps_within_all_questions() -> None:
     assert MIXES["reader"].bounds == (0.10, 0.17, 0.21, 0.26, 0.34, 0.44, 0.44)
     with pytest.raises(AssertionError):
