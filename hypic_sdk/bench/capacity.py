@@ -83,5 +83,5 @@ def run_capacity(
     console.print(f"{said} for {100 * share:g} % within {ttft_ms:g} ms")
     console.print(f"costs: {costs}; a worker holds {cache_tokens} tokens of documents")
     console.print(f"trace: {trace}")
-    console.print(str(circumstances()))
+    console.print(str(circumstances("cpu")))
     return needed

@@ -102,7 +102,8 @@ class Choices:
             yield self.bench.row(arm, full)
 
     def _written(self, rows: Sequence[Row]) -> Report:
-        body = report(self.bench.subject.name, rows, len(self.cases), circumstances())
+        subject = self.bench.subject
+        body = report(subject.name, rows, len(self.cases), circumstances(subject.device))
         if self.folder is not None:
             text = json.dumps(asdict(body), indent=1) + "\n"
             write_whole(self.folder / "choices.json", text)
@@ -130,7 +131,7 @@ def run_choices_bench(
     sizes = CaseSizes(per_count or (5 if quick else 12), (4,), (100,), 1)
     about = {"fingerprint": subject.fingerprint, "seed": SEED}
     about |= {"sizes": repr((sizes, quick, wanted)), "device": str(subject.device)}
-    about |= {"commit": circumstances().commit}
+    about |= {"commit": circumstances(subject.device).commit}
     run = Choices(
         Bench(subject),
         tuple(way for way in ways() if way.is_quick or not quick),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hypic_sdk.prompt.segment import SegmentId
+
+# in a row, that one request draws of what it has: then hardly any weight is left to draw by
+MOST_REPEATS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,25 @@ def make_trace(shape: TraceShape, stream: int = 0) -> Iterator[Arrival]:
             left = 1 + int(rng.expovariate(1 / (shape.burst - 1))) if shape.burst > 1 else 1
             at_ms += rng.expovariate(shape.rate_per_s / shape.burst) * 1000.0
         left -= 1
-        numbers: dict[int, None] = {}
-        while len(numbers) < min(shape.per_request, shape.num_documents):
-            numbers[bisect(cumulated, rng.random() * cumulated[-1])] = None
+        numbers = _distinct(rng, cumulated, shape.zipf, min(shape.per_request, len(lengths)))
         documents = tuple((SegmentId(f"seg_{n}"), lengths[n]) for n in numbers)
         yield Arrival(at_ms, documents, shape.live_tokens)
+
+
+def _distinct(
+    rng: random.Random, cumulated: Sequence[float], zipf: float, count: int
+) -> tuple[int, ...]:
+    """Documents one after the other, each drawn by its weight among those not drawn yet."""
+    found: dict[int, None] = {}
+    num_repeats = 0
+    while len(found) < count and num_repeats < MOST_REPEATS:
+        number = bisect(cumulated, rng.random() * cumulated[-1])
+        num_repeats = num_repeats + 1 if number in found else 0
+        found[number] = None
+    if len(found) < count:
+        # the first to come of those left, where each comes at the rate of its weight: the same law
+        left = (number for number in range(len(cumulated)) if number not in found)
+        comes = ((rng.expovariate(1.0) * (number + 1) ** zipf, number) for number in left)
+        for _, number in heapq.nsmallest(count - len(found), comes):
+            found[number] = None
+    return tuple(found)

@@ -2,21 +2,35 @@
 
 One rule for every bench: what an earlier run left is not written over.  A bench that goes on where
 it stopped finds its own rows (`kept_rows` refuses those of another run); any other is refused.  Who
-says `--overwrite` has it put aside, with `.old` behind its name.
+says `--overwrite` has it put aside, with `.old` behind its name; where that is taken, with `.old2`,
+`.old3` and so on: what was put aside before stays, and the highest number was the last.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from hypic_sdk.errors import ConfigError
 
+_ASIDE = re.compile(r"\.old(\d*)$")
 INSTEAD = "name another folder, or add --overwrite"
+
+
+def named(text: str | Path) -> Path:
+    """A path as a command line has it.  Raises ConfigError for an empty one.
+
+    As a path, an empty text would be the current folder: `--out "$FOLDER"`, and there is none.
+    """
+    if not str(text).strip():
+        raise ConfigError("an empty path names no place: name one (the current folder is .)")
+    return Path(text)
 
 
 @contextmanager
@@ -40,10 +54,10 @@ def claimed(
     check_folder(folder)
     with _alone(folder, bench):
         rows = f"{bench}_*.jsonl"
-        there = _found(folder, f"{bench}.json", *beside, rows)
+        own = (f"{bench}.json", *beside, rows)
+        there = _found(folder, *own)
         if overwrite:
-            for path in there:
-                _put_aside(path)
+            _put_aside(there, _next_ending(folder, *own))
         elif resumes:
             _check_rows(folder / f"{bench}.json", _found(folder, rows))
         elif there:
@@ -63,14 +77,29 @@ def check_folder(folder: Path) -> None:
         raise _unusable(folder, error) from error
 
 
-def check_file(path: Path | None, *, overwrite: bool = True) -> None:
+def claim_file(path: Path | None, *, overwrite: bool) -> None:
+    """Make way for a file of one run.
+
+    Args:
+        path: none: nothing is written.
+        overwrite: one that is there is put aside.
+    Raises:
+        ConfigError: it can not be written, or it is there and is not to be lost.
+    """
+    check_file(path)
+    if path is not None and path.exists():
+        if not overwrite:
+            raise ConfigError(f"{path} is there already: name another, or add --overwrite")
+        _put_aside([path], _next_ending(path.parent, escape(path.name)))
+
+
+def check_file(path: Path | None) -> None:
     """Look whether a file can be written, or written on; it is not changed.
 
     Args:
         path: none: nothing is written.
-        overwrite: one that is there is no reason to refuse.
     Raises:
-        ConfigError: it can not, or it is there and is not to be lost.
+        ConfigError: it can not.
     """
     if path is None:
         return
@@ -79,8 +108,6 @@ def check_file(path: Path | None, *, overwrite: bool = True) -> None:
         if path.exists():
             with path.open("ab"):
                 pass
-            if not overwrite:
-                raise ConfigError(f"{path} is there already: name another, or add --overwrite")
     except OSError as error:
         raise _unusable(path, error) from error
 
@@ -99,11 +126,20 @@ def _check_rows(report: Path, rows: list[Path]) -> None:
         check_file(path)
 
 
-def _put_aside(path: Path) -> None:
-    try:
-        path.replace(path.with_name(f"{path.name}.old"))
-    except OSError as error:
-        raise _unusable(path, error) from error
+def _put_aside(paths: Sequence[Path], ending: str) -> None:
+    for path in paths:
+        try:
+            path.rename(path.with_name(path.name + ending))
+        except OSError as error:
+            raise _unusable(path, error) from error
+
+
+def _next_ending(folder: Path, *patterns: str) -> str:
+    """Of all that one run left; behind those of every run before, so that nothing has it yet."""
+    kept = _found(folder, *(f"{pattern}.old*" for pattern in patterns))
+    numbers = [int(found[1] or 1) for path in kept if (found := _ASIDE.search(path.name))]
+    number = max(numbers, default=0) + 1
+    return f".old{number}" if number > 1 else ".old"
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:

@@ -110,13 +110,14 @@ def run_divergence_bench(
         where = f"{one.first_layer} ({one.first_counts[one.first_layer]}/{one.num_prompts})"
         table.add_row(one.arm, where, *cells, f"{one.logits_kl:.4f}")
     console.print(table)
-    console.print(str(circumstances()), style="dim")
+    measured_on = circumstances(subject.device)
+    console.print(str(measured_on), style="dim")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         body = {
             "model": subject.name,
             "threshold": THRESHOLD,
-            "circumstances": asdict(circumstances()),
+            "circumstances": asdict(measured_on),
             "arms": [asdict(one) for one in found],
         }
         path = folder / "divergence.json"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,13 @@ from hypic_sdk.bench import shared_keys
 from hypic_sdk.bench.kernel_shapes import LARGE, SMALL, TINY
 from hypic_sdk.bench.report import circumstances
 from hypic_sdk.bench.serving_floor import Floors
-from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, check_shape, model_of
-from hypic_sdk.bench.serving_report import Failure, Row, line_of
+from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of, shape_of
+from hypic_sdk.bench.serving_report import Absent, Failure, Row, line_of
 from hypic_sdk.bench.serving_together import LIMIT as TOGETHER_LIMIT
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.bench.shared_keys import Check, Timing
 from hypic_sdk.engine.opening import usable_device
+from hypic_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +94,7 @@ def _number(x: float) -> float | None:
 def run_experiments(
     console: Console,
     *,
-    shape: str = "qwen3.5-35b-a3b",
+    shape: str | None = None,
     device_name: str = "auto",
     tiny: bool = False,
     folder: Path | None = None,
@@ -101,13 +102,15 @@ def run_experiments(
     """Run both, print rows and verdicts, write experiments.json into `folder`.
 
     Args:
+        shape: of random weights; none: `serving_model.DEFAULT_SHAPE`.
         tiny: small shapes: to see that it works, not to measure.
     Returns:
         whether every arm gave what the definition gives; a verdict is no failure.
+    Raises:
+        ConfigError: no such device or shape; a shape beside `tiny`.
     """
-    device = usable_device(device_name)
-    results, shape = Results(), "tiny" if tiny else shape
-    check_shape(shape)
+    device, results = usable_device(device_name), Results()
+    shape = shape_of(shape, tiny=tiny)
     console.print(f"{circumstances(device)}, {shape}", highlight=False)
     sizes = TINY_SIZES if tiny else FULL_SIZES
 
@@ -158,6 +161,9 @@ def _shared_keys(console: Console, results: Results, device: torch.device, *, ti
 
 def _together(console: Console, results: Results, bench: Bench) -> None:
     for row in eight_together(bench, Floors.of(bench)):
+        if isinstance(row, Absent):
+            raise ConfigError(f"{row.name}: {row.reason}")
+        row = row if bench.is_judged else replace(row, target=None)
         results.rows.append(row)
         console.print(line_of(row), highlight=False, markup=False, soft_wrap=True)
         rule = f"kept if at most {TOGETHER_LIMIT} times one"

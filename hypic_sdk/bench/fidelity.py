@@ -178,7 +178,7 @@ class Run:
                 "device": str(self.subject.device),
                 "seed": SEED,
                 "least": self.min_segment_tokens,
-                "commit": circumstances().commit,
+                "commit": circumstances(self.subject.device).commit,
                 "sizes": repr(about),
             },
         )
@@ -199,7 +199,7 @@ class Run:
             fingerprint=self.subject.fingerprint,
             seed=SEED,
             plan=self.plan,
-            circumstances=circumstances(),
+            circumstances=circumstances(self.subject.device),
             seconds=round(self.limit.passed_s, 1),
             num_cases=len(self.cases),
             verdict=judge(

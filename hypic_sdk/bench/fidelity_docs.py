@@ -5,7 +5,8 @@
 FOLDER holds what `hypic bench fidelity`, `divergence`, `sweep`, `modes`, `choices` and `pairs`
 wrote with `--out`; what is not there leaves its part of a page as it is.  Figures are put beside
 the pages.  Parts are of the packaged reader; with a NAME, those of the model of that name are
-filled (`<!-- begin NAME fidelity -->`).  Results of another model are refused.
+filled (`<!-- begin NAME fidelity -->`).  Results of another model are refused, and so is what has
+nothing to tell; in a checkout also what is of no commit, and what lacks a row that its page has.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from hypic_sdk.bench.destination import check_file, named
 from hypic_sdk.bench.experiments_docs import (
     anchored_table,
     choices_table,
@@ -27,11 +31,23 @@ from hypic_sdk.bench.experiments_docs import (
     pairs_table,
     where,
 )
+from hypic_sdk.bench.pages import (
+    BEGIN,
+    END,
+    Part,
+    filled,
+    is_in_checkout,
+    measure_again,
+    no_place,
+    renewed,
+)
+from hypic_sdk.bench.published import of_no_commit
+from hypic_sdk.bench.report import Circumstances
 from hypic_sdk.errors import ConfigError
 
 __all__ = ["BEGIN", "END", "MAKERS", "TITLES", "filled", "main", "markdown", "tables"]
 
-BEGIN, END = "<!-- begin", "<!-- end"
+Body = Mapping[str, Any]
 PAGES, TITLES = Path("docs"), ("fidelity.md", "experiments.md")
 
 
@@ -175,7 +191,7 @@ def modes_table(body: Mapping[str, Any]) -> str:
     return f"{where(body)}.\n\n{markdown(head, rows)}"
 
 
-MAKERS = {
+MAKERS: Mapping[str, tuple[str, Callable[[Body], str]]] = {
     "fidelity": ("fidelity", tables),
     "divergence": ("divergence", divergence_table),
     "sweep": ("sweep", sweep_table),
@@ -198,69 +214,147 @@ FIGURES_PART = "sweep figures"
 READER = "hypic-reader"
 
 
-def filled(page: str, texts: Mapping[str, str]) -> str:
-    """The page with each text between its marks."""
-    for name, text in texts.items():
-        begin, end = f"{BEGIN} {name} -->\n", f"{END} {name} -->"
-        if begin in page and end in page:
-            before, rest = page.split(begin, 1)
-            page = before + begin + text + end + rest.split(end, 1)[1]
-    return page
+# what a table's maker raises for a file that is not what its bench writes
+NOT_ITS_OWN = (LookupError, TypeError, ValueError, AttributeError, StopIteration)
 
 
-def results(folder: Path, model: str) -> dict[str, Mapping[str, Any]]:
+def results(folder: Path, model: str, *, in_checkout: bool = False) -> dict[str, Body]:
     """What benches wrote of a model, by bench.
 
+    Args:
+        in_checkout: refuse runs of no commit.
     Raises:
-        ConfigError: it is of another model.
+        ConfigError: no such folder, a file that is no result, or one of another model or for no
+            page.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    if not folder.is_dir():
+        raise ConfigError(f"no folder {folder}: name the one that benches wrote into with --out")
+    found: dict[str, Body] = {}
     for name in dict.fromkeys(file for file, _ in MAKERS.values()):
         path = folder / f"{name}.json"
-        if path.is_file():
-            found[name] = json.loads(path.read_text(encoding="utf-8"))
+        if path.exists():
+            found[name] = _read(path)
             told = found[name].get("model", model)
             if told != model:
                 raise ConfigError(f"{path} is of {told!r}, and these parts are of {model!r}")
+            why = of_no_commit(_where(path, found[name])) if in_checkout else ""
+            if why:
+                again = measure_again(name, folder)
+                raise ConfigError(f"{path} is of a run that pages are not made of ({why}): {again}")
     return found
 
 
-def _shown(folder: Path, pages: Path, before: str) -> str:
-    """Put figures beside the pages, with what stands before their names; the lines that show them.
+def _read(path: Path) -> Body:
+    try:
+        body = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_result(path, error) from error
+    if not isinstance(body, dict):
+        raise _no_result(path, TypeError(f"a {type(body).__name__} and no object"))
+    return body
+
+
+def _where(path: Path, body: Body) -> Circumstances:
+    try:
+        return msgspec.convert(body["circumstances"], Circumstances)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise _no_result(path, error) from error
+
+
+def _no_result(path: Path, error: Exception) -> ConfigError:
+    reason = f"{type(error).__name__}: {error}"
+    again = measure_again(path.stem, path.parent)
+    return ConfigError(
+        f"{path} is no result of `hypic bench {path.stem}` ({reason}): take it away, or {again}"
+    )
+
+
+def parts(folder: Path, found: Mapping[str, Body], prefix: str) -> list[Part]:
+    """The text of each part whose results are there.
+
+    Args:
+        prefix: of the parts' names.
+    Raises:
+        ConfigError: a file is not what its bench writes.
+    """
+    made = []
+    for name, (file, make) in MAKERS.items():
+        if file in found:
+            path = folder / f"{file}.json"
+            try:
+                text = make(found[file])
+            except NOT_ITS_OWN as error:
+                raise _no_result(path, error) from error
+            made.append(Part(prefix + name, text, path, file))
+    if "sweep" in found:
+        shown = _shown(_figures(folder, prefix))
+        made.append(Part(prefix + FIGURES_PART, shown, folder / "sweep_*.svg", "sweep"))
+    return made
+
+
+def _figures(folder: Path, prefix: str) -> dict[str, str]:
+    """Those that are there, by the name that they have beside the pages.
 
     Figures of an earlier run that are not made again stay where they are.
     """
-    lines = []
-    for name, title in FIGURES.items():
-        if (folder / name).is_file():
-            (pages / f"{before}{name}").write_text((folder / name).read_text("utf-8"), "utf-8")
-            lines.append(f"![{title}]({before}{name})\n")
-    return "\n".join(lines)
+    before = prefix.replace(" ", "_")
+    there = [name for name in FIGURES if (folder / name).is_file()]
+    return {f"{before}{name}": (folder / name).read_text("utf-8") for name in there}
+
+
+def _shown(names: Collection[str]) -> str:
+    """The lines that show figures."""
+    titles = {name: title for one, title in FIGURES.items() for name in names if name.endswith(one)}
+    return "\n".join(f"![{title}]({name})\n" for name, title in titles.items())
+
+
+def fill(folder: Path, pages: Path, of: str) -> list[str]:
+    """Put all that a folder has where it belongs.
+
+    Args:
+        of: a model's name; empty: the packaged reader.
+    Returns:
+        what was done, in lines.
+    Raises:
+        ConfigError: a result or a page that will not do; nothing is written then.
+    """
+    paths = [pages / title for title in TITLES]
+    in_checkout, prefix = is_in_checkout(*paths), f"{of} " if of else ""
+    made = parts(folder, results(folder, of or READER, in_checkout=in_checkout), prefix)
+    for path in paths:
+        if not path.is_file():
+            raise ConfigError(
+                f"no page {path}: name the folder of {', '.join(TITLES)} with --pages"
+            )
+    found = renewed(paths, made, in_checkout=in_checkout)
+    without = [part for part in made if part.name not in found.placed]
+    # of a model that has a name, pages tell what they will; of the reader, all
+    if without and (not of or len(without) == len(made)):
+        raise no_place(without[0], paths)
+    new = dict(found.pages)
+    if prefix + FIGURES_PART in found.placed:
+        new |= {pages / name: text for name, text in _figures(folder, prefix).items()}
+    for path in new:
+        check_file(path)
+    for path, text in new.items():
+        path.write_text(text, encoding="utf-8")
+    names = ", ".join(part.name for part in made if part.name in found.placed) or "nothing"
+    said = [f"{pages}: {names} filled in", *found.fewer]
+    return said + [f"no page has a place for: {part.name}" for part in without]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--pages", type=Path, default=PAGES)
+    parser.add_argument("folder")
+    parser.add_argument("--pages", default=str(PAGES))
     parser.add_argument("--of", default="", help="fill the parts of the model of this name")
     args = parser.parse_args(argv)
-    prefix = f"{args.of} " if args.of else ""
     try:
-        found = results(args.folder, args.of or READER)
+        lines = fill(named(args.folder), named(args.pages), args.of)
     except ConfigError as error:
         parser.error(str(error))
-    texts = {
-        prefix + name: make(found[file]) for name, (file, make) in MAKERS.items() if file in found
-    }
-    if "sweep" in found:
-        texts[prefix + FIGURES_PART] = _shown(args.folder, args.pages, prefix.replace(" ", "_"))
-    for title in TITLES:
-        path = args.pages / title
-        page = path.read_text(encoding="utf-8")
-        path.write_text(filled(page, texts), encoding="utf-8")
-        there = [name for name in texts if f"{BEGIN} {name} -->" in page]
-        sys.stdout.write(f"{path}: {', '.join(there) or 'nothing'} filled in\n")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 
 

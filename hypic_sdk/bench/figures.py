@@ -5,8 +5,9 @@
 FOLDER (docs/bench) holds what `hypic bench serving`, `replay` and `experiments` wrote with `--out`.
 What is there is drawn into docs/ and written between marks of the pages; what is not there leaves
 its figure and its part of a page as they are.  No figure in these parts is typed by hand, and none
-is of a run that was tiny, on a CPU, or of files that differ from a commit: those are refused, but
-for a `--root` that is no checkout, where they may be looked at.
+is of a run that was tiny, on a CPU, or of files that differ from a commit, and no page loses a row
+that it has: those are refused, but for a `--root` that is in no checkout, where they may be looked
+at.  A result that has nothing to show is refused everywhere.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hypic_sdk.bench.destination import check_file
-from hypic_sdk.bench.fidelity_docs import filled
+from hypic_sdk.bench.pages import Part, Renewed, is_in_checkout, no_place, renewed
 from hypic_sdk.bench.published import LEAST, ReplayBody, Results, read
 from hypic_sdk.bench.serving_docs import (
     experiments_table,
+    missing_of_summary,
     replay_table,
     serving_summary,
     serving_table,
@@ -119,27 +121,43 @@ def update(console: Console, *, folder: Path = RESULTS, root: Path = Path()) -> 
     Returns:
         what was written; nothing where there are no results.
     Raises:
-        ConfigError: a file that is no result, a run that the pages of a checkout are not made of,
-            or a place that can not be written; nothing is written then.
+        ConfigError: a file that is no result or has nothing to show, a run that the pages of a
+            checkout are not made of, a page that can not be filled in, or a place that can not be
+            written; nothing is written then.
     """
-    results = read(folder, for_pages=_is_checkout(root))
-    new = {root / FIGURES / name: text for name, text in figures(results).items()}
-    for page in PAGES:
-        path = root / page
-        before = path.read_text(encoding="utf-8") if path.is_file() else ""
-        after = filled(before, texts(results))
-        if after != before:
-            new[path] = after
+    in_checkout = is_in_checkout(*(root / place for place in (FIGURES, *PAGES)))
+    results = read(folder, for_pages=in_checkout)
+    found = _pages(results, folder, root, in_checkout=in_checkout)
+    new = {root / FIGURES / name: text for name, text in figures(results).items()} | found.pages
     for path in new:
         check_file(path)
     for path, text in new.items():
         path.write_text(text, encoding="utf-8")
     console.print(f"{folder}: {', '.join(results.names) or 'no results'}", highlight=False)
+    for said in _left_out(results, found):
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
     for path in new:
         console.print(f"written: {path}", highlight=False, soft_wrap=True)
     return list(new)
 
 
-def _is_checkout(root: Path) -> bool:
-    """Whether what is written there is what people read."""
-    return (root / "pyproject.toml").exists() or (root / ".git").exists()
+def _pages(results: Results, folder: Path, root: Path, *, in_checkout: bool) -> Renewed:
+    """Those of `root`, filled in.  Raises ConfigError, in a checkout also for what has no place."""
+    absent = tuple(one.name for one in results.serving.absent) if results.serving else ()
+    parts = [
+        Part(name, text, folder / f"{BLOCKS[name]}.json", BLOCKS[name], absent)
+        for name, text in texts(results).items()
+    ]
+    pages = [root / page for page in PAGES]
+    found = renewed(filter(Path.is_file, pages), parts, in_checkout=in_checkout)
+    without = [part for part in parts if part.name not in found.placed]
+    if without and in_checkout:
+        raise no_place(without[0], pages)
+    return found
+
+
+def _left_out(results: Results, found: Renewed) -> list[str]:
+    """What pages could tell and these results do not, in sentences."""
+    missing = missing_of_summary(results.serving) if results.serving is not None else []
+    said = f"not measured, of README's rows: {'; '.join(missing)}"
+    return [*found.fewer, *([said] if missing else [])]

@@ -84,7 +84,7 @@ def run_match_bench(
     console: Console, *, num_texts: int, num_chars: int, num_runs: int, json_lines: Path | None
 ) -> None:
     """Measure, print a table, and append JSON lines where a file is named."""
-    where = circumstances()
+    where = circumstances("cpu")
     results = measure(num_texts, num_chars, num_runs)
     table = Table(
         "prompt", "known texts", "characters", "found", "ms, min / median / max",

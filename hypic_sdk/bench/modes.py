@@ -175,11 +175,12 @@ def run_modes_bench(
             f"{one.same_reply:.0%}", kl, f"{one.live_tokens:.0f}", str(one.ttft_ms),
         )  # fmt: skip
     console.print(table)
-    console.print(str(circumstances()), style="dim")
+    where = circumstances(device_name)
+    console.print(str(where), style="dim")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         body = {
-            "circumstances": asdict(circumstances()),
+            "circumstances": asdict(where),
             "arms": [asdict(one) for one in found],
         }
         path = folder / "modes.json"

@@ -284,7 +284,7 @@ def run_pairs_bench(console: Console, *, model: str | None, folder: Path | None)
             f"{way.worst:.1e}",
             "frontier" if way in best else "",
         )
-    where = circumstances()
+    where = circumstances(subject.device)
     console.print(str(where), highlight=False)
     console.print(
         f"{subject.name}: {len(pairs)} documents, {NUM_ORDERS} orders of {DOCUMENTS_A_PROMPT}; "

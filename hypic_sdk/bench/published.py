@@ -1,11 +1,12 @@
 """Results that pages are made of, read as what their benches write; anything else is refused.
 
-Only what pages show is looked at.  A file that is broken, of another bench, or of a run that no
-page may show is named, with what is wrong and what to do.
+Only what pages show is looked at.  A file that is broken, of another bench, without anything to
+show, or of a run that no page may show is named, with what is wrong and what to do.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +14,15 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from hypic_sdk.bench.pages import measure_again
 from hypic_sdk.bench.report import Circumstances, Spread
 from hypic_sdk.bench.serving_report import Absent, Failure, Row
 from hypic_sdk.errors import ConfigError
 
 TINY_SHAPES = ("tiny", "tiny-8k")  # of `serving_model.SHAPES`: to see that it works
+
+# as reports write it: its first digits, behind a tag's name where the checkout has one
+_COMMIT = re.compile(r"(?:\S+-\d+-g)?[0-9a-f]{7,40}")
 
 LEAST, MOST = 1e-12, 1e12  # of what has a place on a logarithmic axis, in any unit
 
@@ -52,6 +57,11 @@ class ServingBody:
         """What was measured."""
         return self.shape
 
+    @property
+    def lacks(self) -> str:
+        """What is not there and without which there is nothing to show; empty: all is there."""
+        return "" if self.rows else _with_reasons("no rows", self.failures)
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -82,6 +92,11 @@ class ReplayArm:
     saturated_hit_share: Share
     cut_off: str = ""
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether anything was measured of it."""
+        return bool(self.replays) or self.saturated_per_s > 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -100,6 +115,19 @@ class ReplayBody:
     circumstances: Circumstances
     arms: list[ReplayArm]
     is_tiny: bool = False
+
+    @property
+    def lacks(self) -> str:
+        """What is not there and without which there is nothing to show; empty: all is there."""
+        if any(arm.has_answered for arm in self.arms):
+            return ""
+        cut_off = [Failure(arm.mode, arm.cut_off or "not begun") for arm in self.arms]
+        return _with_reasons("no arm that answered" if self.arms else "no arms", cut_off)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Arms of which a rate was to be tried when the run was ended."""
+        return [arm.mode for arm in self.arms if not arm.replays and not arm.cut_off]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +158,7 @@ class ExperimentsBody:
     circumstances: Circumstances
     verdicts: list[Said]
     timings: list[Attention]
+    failures: list[Failure] = field(default_factory=list)
     is_tiny: bool = False
 
     def __post_init__(self) -> None:
@@ -140,6 +169,13 @@ class ExperimentsBody:
     def served(self) -> str:
         """What was measured."""
         return self.shape
+
+    @property
+    def lacks(self) -> str:
+        """What is not there and without which there is nothing to show; empty: all is there."""
+        parts = (("no verdicts", self.verdicts), ("no timings", self.timings))
+        words = ", ".join(word for word, found in parts if not found)
+        return words and _with_reasons(words, self.failures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +202,8 @@ def read(folder: Path, *, for_pages: bool = True) -> Results:
     Args:
         for_pages: refuse runs that no page may show.
     Raises:
-        ConfigError: no such folder; a file that is no result of its bench; a run for no page.
+        ConfigError: no such folder; a file that is no result of its bench, or has nothing to
+            show; a run for no page.
     """
     if not folder.is_dir():
         raise ConfigError(f"no folder {folder}: name the one that benches wrote into with --out")
@@ -180,7 +217,7 @@ def read(folder: Path, *, for_pages: bool = True) -> Results:
 def _read(path: Path, kind: type[Body], *, for_pages: bool) -> Body | None:
     if not path.exists():
         return None
-    again = f"measure again (hypic bench {path.stem} --out {path.parent} --overwrite)"
+    again = measure_again(path.stem, path.parent)
     try:
         body = msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -188,6 +225,8 @@ def _read(path: Path, kind: type[Body], *, for_pages: bool) -> Body | None:
         raise ConfigError(
             f"{path} is no result of `hypic bench {path.stem}`: {reason}; take it away, or {again}"
         ) from error
+    if body.lacks:
+        raise ConfigError(f"{path} has nothing to publish: {body.lacks}; {again}")
     why = _unfit(body) if for_pages else ""
     if why:
         raise ConfigError(
@@ -202,11 +241,24 @@ def _unfit(body: ServingBody | ReplayBody | ExperimentsBody) -> str:
     one = body.circumstances
     if body.is_tiny or body.served.partition(",")[0] in TINY_SHAPES:
         return "tiny: it shows that a bench works, and measures nothing"
-    if one.is_cpu:
-        return f"on a CPU, {one.hardware}"
-    if not one.is_of_commit:
-        return f"its code is that of no commit, {one.commit!r}"
-    return ""
+    if one.is_cpu or one.torch.endswith("+cpu") or not one.hardware.strip():
+        return f"on a CPU, {one.hardware}, torch {one.torch}"
+    if isinstance(body, ReplayBody) and body.unfinished:
+        return f"it was ended before these arms were measured: {', '.join(body.unfinished)}"
+    return of_no_commit(one)
+
+
+def of_no_commit(one: Circumstances) -> str:
+    """Why nobody could find the code that ran; empty: it is that of a commit."""
+    if one.is_of_commit and _COMMIT.fullmatch(one.commit):
+        return ""
+    return f"its code is that of no commit, {one.commit!r}"
+
+
+def _with_reasons(words: str, failures: Iterable[Failure]) -> str:
+    """These words, and why."""
+    reasons = ", ".join(f"{one.name} ({one.reason})" for one in failures)
+    return " ".join(f"{words}; failed: {reasons}".split()) if reasons else words
 
 
 def _check_spreads(found: Iterable[tuple[str, Spread]]) -> None:

@@ -218,8 +218,7 @@ def run_replay_bench(
         raise ConfigError(f"modes are {', '.join(MODES)}, got {unknown[0]!r}")
     whole = Time(math.inf if plan.total_s is None else plan.total_s)
     results: list[ArmResult] = []
-    is_cpu = url is None and server.config.device == "cpu"
-    where = circumstances(torch.device("cpu") if is_cpu else None)
+    where = circumstances(server.config.device)
     names = ["the server's own"] if url is not None else list(modes)
 
     def save() -> None:
@@ -270,15 +269,20 @@ def served(
     Args:
         model: a checkpoint folder or hub id; without it and a shape it is the packaged reader.
     Raises:
-        ConfigError: no such shape, a shape beside a model, or CUDA where there is none.
+        ConfigError: no such shape, a shape beside a model, or no such device.
         ModelFileError: no such model.
     """
     if shape is not None:
         check_shape(shape)
         if model is not None:
             raise ConfigError("a model or a shape of random weights, not both", shape=shape)
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"no device {device!r} can be used here: there is no CUDA", device=device)
+    # asked without taking memory of a GPU, which is the server's
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    usable = ["auto", "cpu", *(["cuda"] if gpus else []), *gpus]
+    if device not in usable:
+        raise ConfigError(
+            f"no device {device!r} can be used here, only {', '.join(usable)}", device=device
+        )
     config = EngineConfig(device=device, store=store, capture_ahead_s=capture_ahead_s)
     if model is None:
         return ReplayServer(None, shape, config)

@@ -78,18 +78,19 @@ class Circumstances:
         return self.commit not in ("", UNKNOWN) and not self.commit.endswith(CHANGED)
 
 
-def circumstances(device: torch.device | None = None) -> Circumstances:
+def circumstances(device: torch.device | str) -> Circumstances:
     """Those of this process.
 
     Args:
-        device: that was measured; none: the GPU if there is one.
+        device: that was measured, or its setting: `auto` is the GPU if there is one.
     """
     import torch
 
-    is_gpu = torch.cuda.is_available() and (device is None or device.type == "cuda")
-    hardware = torch.cuda.get_device_name(device) if is_gpu else _cpu_name()
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(device)
     return Circumstances(
-        hardware=hardware,
+        hardware=torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
         num_threads=torch.get_num_threads(),
         python=platform.python_version(),
         torch=torch.__version__,

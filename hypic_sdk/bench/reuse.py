@@ -149,7 +149,7 @@ def run_reuse_bench(
     rounds = draw_rounds(num_runs + 1, num_documents)
     with ExitStack() as stack:
         results = measure(make_arms(stack, model), rounds)
-    where = circumstances()
+    where = circumstances("auto")
     table = Table(
         "arm", "first token ms", "of full recompute", "tokens computed",
         title=f"{num_documents} documents, {num_runs} runs: minimum / median / maximum",

@@ -257,7 +257,7 @@ def run_scatter_bench(
     )  # fmt: skip
     with Fleet(ProcessSettings(str(model), config), most) as fleet:
         fleet.wait_ready(START_TIMEOUT_S)
-        bench = Bench(fleet)
+        bench, where = Bench(fleet), circumstances(device)
         for row in measure(bench, worker_counts, num_runs, SIZE_LISTS):
             table.add_row(
                 row.sizes, str(row.num_workers), row.rule, str(row.dispatch),
@@ -265,12 +265,12 @@ def run_scatter_bench(
                 f"{row.ratio.median:.2f}", "yes" if row.same_tokens else "NO",
             )  # fmt: skip
             if json_lines is not None:
-                append_json_line(json_lines, {"bench": "scatter", **asdict(row)}, circumstances())
+                append_json_line(json_lines, {"bench": "scatter", **asdict(row)}, where)
         list(bench.samples((320,)))  # the first connects the workers
         costs = fitted_costs(list(bench.samples((160, 320, 640, 1280) * 2)))
     console.print(table)
     console.print(f"measured costs: {costs}")
-    console.print(str(circumstances()))
+    console.print(str(where))
     return costs
 
 

@@ -223,6 +223,7 @@ class Report:
 
     path: Path | None
     shape: str
+    device: str  # as the workers' setting says
     num_devices: int
     rows: list[Row] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -238,7 +239,7 @@ class Report:
             "shape": self.shape,
             "num_devices": self.num_devices,
             "documents": f"{NUM_DOCUMENTS} x {DOCUMENT_TOKENS}",
-            "circumstances": asdict(circumstances()),
+            "circumstances": asdict(circumstances(self.device)),
             "rows": [{**asdict(row), "is_met": row.is_met} for row in self.rows],
             "failures": [asdict(failure) for failure in self.failures],
             "seconds": self.seconds,
@@ -271,7 +272,7 @@ def run_scatter_shapes(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "scatter.json"
-    report = Report(path, shape, torch.cuda.device_count())
+    report = Report(path, shape, device, torch.cuda.device_count())
     for determinism, rows in ((None, ROWS), (Determinism.ALL, ROWS_ALIKE)):
         start_s = time.monotonic()
         settings = ProcessSettings(shape, _config(sizes, device, determinism), "INFO")

@@ -76,7 +76,7 @@ def run_scatter_simulation(
     console.print(table)
     console.print(f"costs: {costs}")
     console.print(f"trace: {trace or TraceShape()}")
-    console.print(str(circumstances()))
+    console.print(str(circumstances("cpu")))
     if figure is not None:
         draw(cases, figure)
         console.print(f"figure: {figure}")

@@ -1,16 +1,16 @@
 """The rows of design 13 that need one device: engine, arms and floors in one run over one model.
 
 Rows come in order of importance, and the report is written after each: a run that is cut off has
-told what mattered most.  A row that fails says why and stops nobody else.  Times are of the host's
-clock, from submit to the token on the host, with nobody else being there.
+told what mattered most.  A row that fails says why and stops nobody else; so does one that finds no
+time or no room.  Times are of the host's clock, from submit to the token on the host, with nobody
+else being there.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,15 @@ from hypic_sdk.bench.report import circumstances
 from hypic_sdk.bench.serving_curves import ttft_curves
 from hypic_sdk.bench.serving_determinism import determinism_costs
 from hypic_sdk.bench.serving_floor import Floors
-from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of
+from hypic_sdk.bench.serving_limits import TimeLimit
+from hypic_sdk.bench.serving_model import (
+    DEFAULT_SHAPE,
+    FULL_SIZES,
+    TINY_SIZES,
+    Bench,
+    model_of,
+    shape_of,
+)
 from hypic_sdk.bench.serving_pairs import pair_by_fla, pair_by_torch, pair_cost
 from hypic_sdk.bench.serving_peer import over_peer, own_prefill
 from hypic_sdk.bench.serving_profile import PROFILED, write_profiles
@@ -72,7 +80,7 @@ ROWS: tuple[Measure, ...] = (
 def run_serving_bench(
     console: Console,
     *,
-    shape: str = "qwen3.5-35b-a3b",
+    shape: str | None = None,
     model: str | None = None,
     device_name: str = "auto",
     tiny: bool = False,
@@ -84,38 +92,39 @@ def run_serving_bench(
     """Measure, print each row as it comes, write serving.json (and profiles) into `folder`.
 
     Args:
-        shape: of random weights, where no model is named.
-        model: a checkpoint folder or hub id.
+        shape: of random weights; none: `DEFAULT_SHAPE`.
+        model: a checkpoint folder or hub id, instead of a shape.
         tiny: a small model and short documents: to see that it works, not to measure.
         transformers: the same model by that library, at the end, in the memory of ours.
-        limit_s: rows of ours that would begin later than this are left out, and named.
+        limit_s: rows that would begin later than this are left out, and named.
     Returns:
-        whether every row gave a number.
+        whether no row failed, and none was left out for the time.
     Raises:
-        ConfigError: no such device or shape, or a model that transformers is to be drawn like.
+        ConfigError: no such device or shape; two of shape, model and `tiny` that exclude each
+            other; a model that transformers is to be drawn like.
         ModelFileError: no such model.
     """
-    start_s = time.monotonic()
-    device = usable_device(device_name)
-    shape = "tiny" if tiny else shape
-    sizes = TINY_SIZES if tiny else FULL_SIZES
+    limit = TimeLimit(limit_s, time.monotonic())
+    device, shape = usable_device(device_name), shape_of(shape, tiny=tiny, model=model)
     if transformers and model is not None:
         raise ConfigError("transformers is measured over random weights of a shape, not of a model")
     weights, name = (None, shape) if model is None else find_model(model)
-    bench = Bench(model_of(shape, weights, device), shape, device, sizes)
-    floors = Floors.of(bench)
-    report = Report(folder, name, device, tiny)
-    meter = Meter(console, report, start_s)
-    console.print(f"{circumstances(device)}, {report.shape}", highlight=False)
+    sizes = TINY_SIZES if tiny else FULL_SIZES
+    bench = Bench(model_of(shape, weights, device), shape, device, sizes, limit)
+    floors, report = Floors.of(bench), Report(folder, name, device, tiny)
+    meter, about = Meter(console, report, bench), ""
+    if not bench.is_judged:
+        about = f"; targets are of {DEFAULT_SHAPE} on a GPU: none is judged here"
+    console.print(f"{circumstances(device)}, {report.shape}{about}", highlight=False)
     for measure in ROWS:
-        meter.take(name_of(measure), partial(measure, bench, floors), limit_s)
-        if profile and name_of(measure) in PROFILED and folder is not None:
-            _profile(console, report, name_of(measure), bench)
+        is_whole = meter.take(name_of(measure), partial(measure, bench, floors))
+        if profile and folder is not None and name_of(measure) in PROFILED:
+            meter.profile(name_of(measure), folder, is_measured=is_whole)
     if transformers:
-        meter.take("own_prefill", partial(own_prefill, bench), math.inf)
+        meter.take("own_prefill", partial(own_prefill, bench))
         bench.release()
-        meter.take("transformers", partial(over_peer, report.rows, bench), math.inf)
-    return not report.failures
+        meter.take("transformers", partial(over_peer, report.rows, bench))
+    return not report.failures and not limit.was_reached
 
 
 def name_of(measure: Measure) -> str:
@@ -129,40 +138,51 @@ class Meter:
 
     console: Console
     report: Report
-    start_s: float
+    bench: Bench
 
-    def take(self, name: str, rows: Callable[[], Iterator[Row | Absent]], limit_s: float) -> None:
-        """All rows of a measurement; what it raises is a failure of it, and nobody else's."""
-        begun_s = time.monotonic()
+    def take(self, name: str, rows: Callable[[], Iterator[Row | Absent]]) -> bool:
+        """All rows of a measurement; what it raises is a failure of it, and nobody else's.
+
+        Returns:
+            whether each of them gave a number.
+        """
+        begun_s, is_whole = time.monotonic(), True
         try:
-            if begun_s - self.start_s > limit_s:
-                raise TimeoutError(f"not begun within {limit_s:g} s")
             with torch.inference_mode():
-                for row in rows():
+                absent = self.bench.absent(name)
+                for row in rows() if absent is None else (absent,):
+                    is_whole &= isinstance(row, Row)
                     self._heard(row)
         except Exception as error:  # the other rows go on
-            reason = f"{type(error).__name__}: {error}"[:500]
+            is_whole, reason = False, f"{type(error).__name__}: {error}"[:500]
             self.report.failures.append(Failure(name, reason))
             self.console.print(f"{name}: {reason}", style="red", markup=False)
         self.report.seconds[name] = round(time.monotonic() - begun_s, 2)
         self.report.write()
+        return is_whole
 
     def _heard(self, row: Row | Absent) -> None:
         if isinstance(row, Absent):
             self.report.absent.append(row)
-            line = f"{row.name}: not here, {row.reason}"
+            line = f"{row.name}: not measured, {row.reason}"
         else:
+            row = row if self.bench.is_judged else replace(row, target=None)
             self.report.rows.append(row)
             line = line_of(row)
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         self.report.write()
 
-
-def _profile(console: Console, report: Report, name: str, bench: Bench) -> None:
-    """Where the time of a row goes, by kernel."""
-    assert report.folder is not None, "profiles are files"
-    try:
-        for line in write_profiles(name, bench, report.folder):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-    except Exception as error:
-        report.failures.append(Failure(f"profile of {name}", f"{type(error).__name__}: {error}"))
+    def profile(self, row: str, folder: Path, *, is_measured: bool) -> None:
+        """Where the time of a row goes, by kernel, once the row itself was measured."""
+        name = f"profile of {row}"
+        absent = self.bench.absent(name)
+        if absent is None and not is_measured:
+            absent = Absent(name, "its row was not measured")
+        if absent is not None:
+            self._heard(absent)
+            return
+        try:
+            for line in write_profiles(row, self.bench, folder):
+                self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        except Exception as error:
+            self.report.failures.append(Failure(name, f"{type(error).__name__}: {error}"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_model import Bench
-from hypic_sdk.bench.serving_report import Row, over
+from hypic_sdk.bench.serving_report import Absent, Row, over
 from hypic_sdk.bench.serving_rows import cold_segments, decode_steps, hits_4x4k
 from hypic_sdk.config import Determinism
 
@@ -16,20 +16,21 @@ from hypic_sdk.config import Determinism
 MEASURED = (hits_4x4k, cold_segments, decode_steps(1, None), decode_steps(32, None))
 
 
-def determinism_costs(bench: Bench, floors: Floors) -> Iterator[Row]:
+def determinism_costs(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The rows of each mode, and over those of the device's default, all of this run."""
     yield from costs_over(bench.engine().describe().settings.determinism, bench, floors)
 
 
-def costs_over(default: Determinism, bench: Bench, floors: Floors) -> Iterator[Row]:
+def costs_over(default: Determinism, bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """Rows of the default, then of each other mode with its times over them, strictest first.
 
-    The default is measured again: as late in the run as the others, and by a new engine as they
-    are, whose pools hold nothing.
+    The default is measured again, so that a mode's share tells of the mode alone: its first rows
+    are of the run's beginning, when the process had run nothing else, and these are as late in it
+    as those of the other modes.
     """
     usual = []
     for row in _rows(default, bench, floors):
-        yield _named(row, default)
+        yield _named(row, default, ", measured again")
         usual.append(row)
     for mode in reversed(Determinism):
         if mode is not default:
@@ -43,7 +44,7 @@ def costs_over(default: Determinism, bench: Bench, floors: Floors) -> Iterator[R
             )
 
 
-def _rows(mode: Determinism, bench: Bench, floors: Floors) -> Iterator[Row]:
+def _rows(mode: Determinism, bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """Engines of two modes are never there at once: each row asks for its own."""
     for measure in MEASURED:
         with bench.under(mode):
@@ -51,15 +52,20 @@ def _rows(mode: Determinism, bench: Bench, floors: Floors) -> Iterator[Row]:
         yield row
 
 
-def _named(row: Row, mode: Determinism) -> Row:
+def _named(row: Row | Absent, mode: Determinism, more: str = "") -> Row | Absent:
     """With its mode, without a target, and in no figure."""
-    name = f"{row.name}, deterministic={mode.value}"
+    name = f"{row.name}, deterministic={mode.value}{more}"
+    if isinstance(row, Absent):
+        return replace(row, name=name)
     return replace(row, name=name, target=None, place=None)
 
 
-def _cost(words: str, own: Row, usual: Row) -> Row:
+def _cost(words: str, own: Row | Absent, usual: Row | Absent) -> Row | Absent:
     """The time that a mode takes, in percent of the default's; also where rows tell a speed."""
+    name = f"{words}, {usual.name}"
+    if isinstance(own, Absent) or isinstance(usual, Absent):
+        return Absent(name, "it is a row of both modes over each other")
     is_time = usual.is_upper
     ratio = over(own.found, usual.found) if is_time else over(usual.found, own.found)
     spread = Spread(100 * ratio.minimum, 100 * ratio.median, 100 * ratio.maximum, ratio.num_runs)
-    return Row(f"{words}, {usual.name}", "% of the time", spread)
+    return Row(name, "% of the time", spread)

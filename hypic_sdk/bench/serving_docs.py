@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypic_sdk.bench.experiments_docs import markdown
 from hypic_sdk.bench.published import ExperimentsBody, ReplayBody, ServingBody
 from hypic_sdk.bench.report import Circumstances, Spread
-from hypic_sdk.bench.serving_report import Row, number
+from hypic_sdk.bench.serving_report import Absent, Failure, Row, number
 
 # rows of README's table, where they were measured
 SUMMARY = (
@@ -65,19 +67,27 @@ def serving_table(body: ServingBody) -> str:
         f"{where(body.circumstances)}.\n\n"
         + markdown(("row", "unit", "found", "target", "floor"), rows)
     )
-    for told, word in ((body.failures, "Failed"), (body.absent, "Not measured")):
-        found = [f"{plain(one.name)} ({plain(one.reason)})" for one in told]
-        if found:
-            text += f"\n{word}: {'; '.join(found)}.\n"
-    return text
+    return text + _reasons("Failed", body.failures) + _reasons("Not measured", body.absent)
+
+
+def _reasons(word: str, told: Sequence[Failure | Absent]) -> str:
+    """A line with names and reasons; nothing for none."""
+    found = [f"{plain(one.name)} ({plain(one.reason)})" for one in told]
+    return f"\n{word}: {'; '.join(found)}.\n" if found else ""
 
 
 def serving_summary(body: ServingBody) -> str:
-    """The rows that README tells, of those that there are."""
+    """The rows that README tells, of those that there are; `missing_of_summary` has the others."""
     by_name = {row.name: row for row in body.rows}
     rows = [_row(by_name[name])[:4] for name in SUMMARY if name in by_name]
     head = f"{plain(body.shape)}, minimum / median / maximum; {where(body.circumstances)}.\n\n"
     return head + markdown(("row", "unit", "found", "target"), rows)
+
+
+def missing_of_summary(body: ServingBody) -> list[str]:
+    """Rows that README tells and that this run has not."""
+    names = {row.name for row in body.rows}
+    return [name for name in SUMMARY if name not in names]
 
 
 def replay_table(body: ReplayBody) -> str:
@@ -124,4 +134,4 @@ def experiments_table(body: ExperimentsBody) -> str:
     head = ("scene", "arm", "us a layer", "over private copies", "all layers with placing, ms",
             "copies, MiB")  # fmt: skip
     told = f"`hypic bench experiments`, {plain(body.shape)}; {where(body.circumstances)}."
-    return f"{told}\n\n{says}\n{markdown(head, rows)}"
+    return f"{told}\n\n{says}\n{markdown(head, rows)}{_reasons('Failed', body.failures)}"

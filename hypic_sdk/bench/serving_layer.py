@@ -1,4 +1,4 @@
-"""The first linear layer alone: what it scans, and how exact its composed state is."""
+"""The first linear layer alone: what it scans, and how exact its T and its composed state are."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any, final
 
 import torch
 
+from hypic_sdk.bench.report import Spread
+from hypic_sdk.bench.scores import relative_l2
 from hypic_sdk.bench.serving_model import LEADING_TOKENS, Bench
+from hypic_sdk.bench.serving_report import Absent, Row
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
 from hypic_sdk.kernels.live_scan.op import live_scan
+from hypic_sdk.kernels.segment_scan import reference as segment_reference
 from hypic_sdk.kernels.segment_scan.op import segment_scan
 from hypic_sdk.kernels.short_conv.op import short_conv
 
@@ -106,23 +110,56 @@ def times(bench: Bench, call: Callable[[], object]) -> list[float]:
     return found[2:]
 
 
-def state_errors(bench: Bench) -> Iterator[tuple[str, float, float | None]]:
-    """Name, relative error and target of each way to compose four segments behind a text.
+# name, dtype, dtype of T (int8: of a pair in 8 bits, with its end state), design 13's target
+STATE_WAYS = (
+    ("fp32 with fp32 T", torch.float32, torch.float32, 1e-5),
+    ("fp32 with fp16 T", torch.float32, torch.float16, 3e-4),
+    ("kernels in 16 bits", None, torch.float16, 3e-3),  # none: as the model runs
+    ("fp32 with an 8-bit pair", torch.float32, torch.int8, None),
+)
 
-    A transition in int8 is one of a pair in 8 bits: the end state is in them too.
+
+def state_errors(bench: Bench) -> Iterator[Row | Absent]:
+    """The state that four segments behind a text compose to, against the sequential one in fp64.
+
+    Beside it: T of each segment against T in fp64, and how large that is.  Where T were nothing, a
+    state's error would tell nothing of it.
     """
     lengths = [bench.sizes.tokens(1024)] * 4
     tokens = bench.tokens(4100, LEADING_TOKENS + sum(lengths))
     recurrence = first_recurrence(bench, tokens)
     want = _sequential(cast(recurrence, torch.float64))
-    for name, dtype, transition_dtype, target in (
-        ("fp32 with fp32 T", torch.float32, torch.float32, 1e-5),
-        ("fp32 with fp16 T", torch.float32, torch.float16, 3e-4),
-        ("kernels in 16 bits", recurrence.value.dtype, torch.float16, 3e-3),
-        ("fp32 with an 8-bit pair", torch.float32, torch.int8, None),
-    ):
-        got = _composed(cast(recurrence, dtype), lengths, transition_dtype)
-        yield name, float((got.double() - want).norm() / want.norm()), target
+    exact, _ = exact_pair(recurrence, cold_runs(lengths, LEADING_TOKENS))
+    norms = norm_notes(exact)
+    for way, dtype, transition_dtype, target in STATE_WAYS:
+        name = f"layer-0 state error, {way}"
+        if absent := bench.absent(name):
+            yield absent
+            continue
+        inputs = cast(recurrence, dtype or recurrence.value.dtype)
+        state, transitions = _composed(inputs, lengths, transition_dtype)
+        notes = {"error_T": relative_l2(transitions, exact), **norms}
+        found = Spread.of([relative_l2(state, want)])
+        yield Row(name, "relative", found, target=target, notes=notes)
+
+
+def norm_notes(transitions_NHKK: torch.Tensor) -> dict[str, float]:
+    """The spectral norm of T, in the median and at most, over segments and heads."""
+    norms = torch.linalg.matrix_norm(transitions_NHKK.double().cpu(), 2)
+    return {"norm_T_median": float(norms.median()), "norm_T_max": float(norms.max())}
+
+
+def exact_pair(
+    recurrence: Recurrence, runs: tuple[ColdRun, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """T and S of every interior in fp64, by the definition."""
+    wide = cast(recurrence, torch.float64)
+    slabs = Slabs(wide, len(runs), torch.float64)
+    out = torch.empty_like(wide.value, memory_format=torch.contiguous_format)
+    segment_reference.segment_scan(
+        *(wide.scan_inputs(), runs, slabs.states, slabs.transitions, None, None, out)
+    )
+    return slabs.transitions, slabs.states
 
 
 def cast(recurrence: Recurrence, dtype: torch.dtype) -> Recurrence:
@@ -146,8 +183,8 @@ def _sequential(recurrence: Recurrence) -> torch.Tensor:
 
 def _composed(
     recurrence: Recurrence, lengths: Sequence[int], transition_dtype: torch.dtype
-) -> torch.Tensor:
-    """The state behind a text and cached segments, whose head seams are live."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The state behind a text and cached segments, whose head seams are live; and T of each."""
     slabs = Slabs(recurrence, len(lengths) + 1, transition_dtype)
     inputs, runs = recurrence.scan_inputs(), cold_runs(lengths, LEADING_TOKENS)
     out = torch.empty_like(recurrence.value, memory_format=torch.contiguous_format)
@@ -166,4 +203,7 @@ def _composed(
         ]
     items.append(Item(ItemKind.SAVE, slot=len(lengths)))
     live_scan(inputs, tuple(items), slabs.states, transitions)
-    return slabs.states[len(lengths)]
+    if isinstance(transitions, Int8Pairs):
+        each = [transitions.read_transition(run.transition_slot, torch.float64) for run in runs]
+        return slabs.states[len(lengths)], torch.stack(each)
+    return slabs.states[len(lengths)], transitions[: len(lengths)]

@@ -12,6 +12,9 @@ from typing import Any, final
 
 import torch
 
+from hypic_sdk.bench.serving_decays import fill_decays
+from hypic_sdk.bench.serving_limits import Needs, Room, TimeLimit
+from hypic_sdk.bench.serving_report import Absent
 from hypic_sdk.config import (
     DEFAULT_MODE,
     MODES,
@@ -42,9 +45,10 @@ from hypic_sdk.transport.messages import EngineReport, EngineRequest, SamplingPa
 GIB = 1 << 30
 LEADING_TOKENS = 24
 QUESTION_TOKENS = 64
+DEFAULT_SHAPE = "qwen3.5-35b-a3b"  # of which targets are
 # of config.json; what stands in neither is the configuration class's default
 SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3.5-35b-a3b": {"model_type": "qwen3_5_moe_text"},
+    DEFAULT_SHAPE: {"model_type": "qwen3_5_moe_text"},
     "tiny": {
         "model_type": "qwen3_5_moe_text",
         "hidden_size": 64,
@@ -73,6 +77,7 @@ class Sizes:
     divisor: int  # of all lengths of documents
     budget_bytes: int
     num_runs: int
+    grows: bool = False  # whether a row that finds too little room gets larger pools
 
     def tokens(self, count: int) -> int:
         """A length, as short as these sizes want it."""
@@ -80,7 +85,7 @@ class Sizes:
 
 
 FULL_SIZES = Sizes(1, 24 * GIB, 7)
-TINY_SIZES = Sizes(32, 64 << 20, 2)
+TINY_SIZES = Sizes(32, 64 << 20, 2, grows=True)
 
 
 def check_shape(shape: str) -> None:
@@ -89,8 +94,31 @@ def check_shape(shape: str) -> None:
         raise ConfigError(f"shapes are {', '.join(SHAPES)}, got {shape!r}", shape=shape)
 
 
+def shape_of(shape: str | None, *, tiny: bool, model: str | None = None) -> str:
+    """The shape that options ask for.
+
+    Raises:
+        ConfigError: two of them name what is measured; no such shape.
+    """
+    if shape is not None and tiny:
+        raise ConfigError(
+            f"--tiny has a shape of its own: leave out --tiny, or --shapes {shape}", shape=shape
+        )
+    if shape is not None and model is not None:
+        raise ConfigError(
+            f"--model has its own shape: leave out --model {model}, or --shapes {shape}",
+            shape=shape,
+        )
+    found = shape if shape is not None else "tiny" if tiny else DEFAULT_SHAPE
+    check_shape(found)
+    return found
+
+
 def random_model(shape: str, device: torch.device, seed: int = 0) -> Model:
     """A model in bf16 whose weights are drawn on the device, of sizes as after training.
+
+    Times do not depend on the values: shapes alone choose kernels, and rows go to the experts as
+    evenly under any decays.
 
     Args:
         shape: a name in `SHAPES`; ConfigError for any other.
@@ -103,16 +131,12 @@ def random_model(shape: str, device: torch.device, seed: int = 0) -> Model:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             _fill(name, parameter)
+        fill_decays(model)
     return model.eval()
 
 
 def _fill(name: str, parameter: torch.Tensor) -> None:
-    last = name.rpartition(".")[2]
-    if last == "A_log":
-        parameter.uniform_(-1, 1)
-    elif last == "dt_bias":  # slow decays: a state that remembers some hundred tokens
-        parameter.uniform_(-4, -2)
-    elif "norm" in name:
+    if "norm" in name:
         parameter.normal_(1.0 if name.endswith("mixer.norm.weight") else 0.0, 0.05)
     else:
         parameter.normal_(0, parameter.shape[-1] ** -0.5)
@@ -138,11 +162,29 @@ def graph_notes(engine: Engine) -> dict[str, Any]:
 class Bench:
     """One engine after the other over the same weights, and the clock."""
 
-    def __init__(self, model: Any, shape: str, device: torch.device, sizes: Sizes) -> None:
+    def __init__(
+        self,
+        model: Any,
+        shape: str,
+        device: torch.device,
+        sizes: Sizes,
+        limit: TimeLimit | None = None,
+    ) -> None:
+        """
+        Args:
+            limit: none: rows may begin at any time.
+        """
         self.model = model
         self.shape = shape
         self.device = device
         self.sizes = sizes
+        self.limit = TimeLimit() if limit is None else limit
+        store = StoreConfig(
+            budget_bytes=sizes.budget_bytes, expected_segment_tokens=sizes.tokens(1024)
+        )
+        self._room = Room.of(model, store)
+        if sizes.grows:  # of one document and one request, at least
+            self._room = self._room.with_room_for(Needs(1, num_documents=1))
         self._count = 0
         self._fresh = 1_000_000
         self._engines: dict[tuple[str, Determinism | None, bool], Engine] = {}
@@ -182,6 +224,56 @@ class Bench:
             self._joined = True
 
     @property
+    def is_judged(self) -> bool:
+        """Whether design 13's targets are of what is measured."""
+        is_full = self.sizes is FULL_SIZES and self.shape == DEFAULT_SHAPE
+        return is_full and self.device.type == "cuda"
+
+    def needs(
+        self,
+        num_documents: int,
+        document_tokens: int,
+        *,
+        num_requests: int = 1,
+        reply_tokens: int = 1,
+        kept: bool = True,
+    ) -> Needs:
+        """Of requests over the same documents.
+
+        Args:
+            kept: the documents are in the pool; else they are text.
+        """
+        around = LEADING_TOKENS + QUESTION_TOKENS
+        return Needs(
+            around + num_documents * document_tokens,
+            reply_tokens,
+            num_requests,
+            num_documents if kept else 0,
+            document_tokens,
+        )
+
+    def absent(self, name: str, needs: Needs | None = None) -> Absent | None:
+        """Why a row may not begin: no time is left, or no room for it; none: it may.
+
+        Asked before anything of the row runs, its engine included: pools may grow for it.
+        """
+        reason = self.limit.stops()
+        if not reason and needs is not None:
+            reason = self._lacks(needs)
+        return Absent(name, reason) if reason else None
+
+    def _lacks(self, needs: Needs) -> str:
+        """Pools grow where how much room there is is none of the results."""
+        reason = self._room.lacks_context(needs)
+        if reason:
+            return reason
+        room = self._room.with_room_for(needs) if self.sizes.grows else self._room
+        if room is not self._room:
+            self._room = room
+            self._engines.clear()
+        return room.lacks_slots(needs)
+
+    @property
     def warm_ups(self) -> int:
         """Runs of a shape that do not count: compiled, looked at, captured; and one more."""
         return 4 if self.device.type == "cuda" else 1
@@ -205,10 +297,7 @@ class Bench:
             joined=self._joined,
             capture_asks=2,  # rows are few, and of forwards as they run once they are captured
             reuse=ReuseConfig(mode=MODES[mode], seam=SeamRule(8, 0), min_segment_tokens=16),
-            store=StoreConfig(
-                budget_bytes=self.sizes.budget_bytes,
-                expected_segment_tokens=self.sizes.tokens(1024),
-            ),
+            store=self._room.store,
             scheduler=SchedulerConfig(),
         )
 

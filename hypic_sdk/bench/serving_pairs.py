@@ -11,8 +11,17 @@ import torch
 
 from hypic_sdk.bench.fla_pair import FlaPair, GatedDeltaOps, fla_ops
 from hypic_sdk.bench.report import Spread
+from hypic_sdk.bench.scores import relative_l2
 from hypic_sdk.bench.serving_floor import Floors
-from hypic_sdk.bench.serving_layer import Slabs, cast, cold_runs, first_recurrence, times
+from hypic_sdk.bench.serving_layer import (
+    Slabs,
+    cold_runs,
+    exact_pair,
+    first_recurrence,
+    norm_notes,
+    times,
+)
+from hypic_sdk.bench.serving_limits import Needs
 from hypic_sdk.bench.serving_model import Bench
 from hypic_sdk.bench.serving_report import Absent, Row
 from hypic_sdk.families.recurrence import Recurrence
@@ -98,27 +107,14 @@ class _FlaWay:
 Way = _OwnWay | _FlaWay
 
 
-def exact_pair(
-    recurrence: Recurrence, runs: tuple[ColdRun, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """T and S of every interior in fp64, by the definition."""
-    wide = cast(recurrence, torch.float64)
-    slabs = Slabs(wide, len(runs), torch.float64)
-    out = torch.empty_like(wide.value, memory_format=torch.contiguous_format)
-    segment_reference.segment_scan(
-        *(wide.scan_inputs(), runs, slabs.states, slabs.transitions, None, None, out)
-    )
-    return slabs.transitions, slabs.states
-
-
 def costs_of(bench: Bench, way: Way, exact: tuple[torch.Tensor, torch.Tensor]) -> PairCosts:
-    """Of a way to scan one layer, times the number of linear layers; and its errors."""
+    """Of a way to scan one layer, times the number of linear layers; and how exact T and S are."""
     with picked_choices() as picked:
         with_pair = times(bench, way.pair)
         plain = times(bench, way.plain)
     base = statistics.median(plain)
     errors = {
-        f"error_{name}": float((got.double() - want).norm() / want.norm())
+        f"error_{name}": relative_l2(got, want)
         for name, got, want in zip("TS", way.pair(), exact, strict=True)
     }
     notes = {
@@ -126,6 +122,7 @@ def costs_of(bench: Bench, way: Way, exact: tuple[torch.Tensor, torch.Tensor]) -
         "plain_scan_ms_a_layer": base,
         "percent_of_plain_scan": 100 * (statistics.median(with_pair) - base) / base,
         **errors,
+        **norm_notes(exact[0]),
         **{op: choice.implementation for op, choice in picked.items()},
     }
     layers = bench.model.spec.num_linear
@@ -135,10 +132,15 @@ def costs_of(bench: Bench, way: Way, exact: tuple[torch.Tensor, torch.Tensor]) -
 MakeWay = Callable[[Recurrence, tuple[ColdRun, ...]], Way]
 
 
-def _rows(bench: Bench, suffix: str, make: MakeWay, target: float | None) -> Iterator[Row]:
+def _rows(bench: Bench, suffix: str, make: MakeWay, target: float | None) -> Iterator[Row | Absent]:
     """Shares of a cold forward without any pair."""
-    for name, how_many, length in CASES:
-        count = bench.sizes.tokens(length)
+    for case, how_many, length in CASES:
+        name, count = f"building (T, S), {case}{suffix}", bench.sizes.tokens(length)
+        cold = Needs(count, reply_tokens=0, num_requests=0, num_documents=how_many,
+                     document_tokens=count)  # fmt: skip
+        if absent := bench.absent(name, cold):
+            yield absent
+            continue
         lengths = [count] * how_many
         recurrence = first_recurrence(bench, bench.tokens(4000, sum(lengths)))
         runs = cold_runs(lengths)
@@ -149,9 +151,7 @@ def _rows(bench: Bench, suffix: str, make: MakeWay, target: float | None) -> Ite
         without_ms = max(1e-6, forward_ms - statistics.median(own.extra_ms))
         shares = [100 * ms / without_ms for ms in costs.extra_ms]
         notes = {"forward_ms": forward_ms, **costs.notes}
-        yield Row(
-            f"building (T, S), {name}{suffix}", "%", Spread.of(shares), target=target, notes=notes
-        )
+        yield Row(name, "%", Spread.of(shares), target=target, notes=notes)
 
 
 def _forward_ms(bench: Bench, how_many: int, count: int) -> float:
@@ -163,7 +163,7 @@ def _forward_ms(bench: Bench, how_many: int, count: int) -> float:
     return Spread.of(forwards[1:]).median
 
 
-def pair_cost(bench: Bench, floors: Floors) -> Iterator[Row]:
+def pair_cost(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The share of a cold forward that goes into (T, S)."""
     del floors
     yield from _rows(bench, "", _OwnWay, 2.0)

@@ -11,14 +11,20 @@ from typing import Any
 import torch
 
 from hypic_sdk.bench.report import Spread
-from hypic_sdk.bench.serving_model import LEADING_TOKENS, QUESTION_TOKENS, SHAPES, Bench, Sizes
-from hypic_sdk.bench.serving_report import Row, over
-from hypic_sdk.errors import WorkerError
+from hypic_sdk.bench.serving_decays import fill_decays
+from hypic_sdk.bench.serving_model import (
+    LEADING_TOKENS,
+    QUESTION_TOKENS,
+    SHAPES,
+    Bench,
+)
+from hypic_sdk.bench.serving_report import Absent, Row, over
 
 LENGTHS = (16_384, 8_192, 1_024)
 NUM_RUNS = 4  # the first is not counted
 FAIR, FAIR_FROM = 2.0, 8_192  # times transformers' tokens a second, from so many tokens on
 OWN = "full recompute, prefill of {}"
+PEER = "transformers, prefill of {}"
 
 
 def peer_model(shape: str, device: torch.device) -> Any:
@@ -40,29 +46,23 @@ def peer_model(shape: str, device: torch.device) -> Any:
         for name, parameter in model.named_parameters():
             std = 0.05 if "norm" in name else parameter.shape[-1] ** -0.5
             parameter.normal_(1.0 if name.endswith("linear_attn.norm.weight") else 0.0, std)
-            if name.endswith("dt_bias"):
-                parameter.uniform_(-4, -2)
+        fill_decays(model)
     return model.eval()
 
 
-def peer_prefill(shape: str, device: torch.device, sizes: Sizes) -> Iterator[tuple[int, Spread]]:
-    """Length and tokens a second of one prompt each, up to the first token's choice on the host."""
-    model = peer_model(shape, device)
+def peer_prefill(model: Any, bench: Bench, length: int) -> Spread:
+    """Tokens a second of one prompt, up to the first token's choice on the host."""
     vocabulary = model.config.get_text_config().vocab_size
-    for length in LENGTHS:
-        count, speeds = sizes.tokens(length), []
-        for _ in range(NUM_RUNS):
-            ids = torch.randint(3, vocabulary, (1, count), device=device)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            start_s = time.perf_counter()
-            with torch.inference_mode():
-                logits = model(ids, logits_to_keep=1, use_cache=True).logits
-            int(logits[0, -1].argmax())
-            speeds.append(count / (time.perf_counter() - start_s))
-        yield length, Spread.of(speeds[1:])
-    del model
-    gc.collect()
+    count, speeds = bench.sizes.tokens(length), []
+    for _ in range(NUM_RUNS):
+        ids = torch.randint(3, vocabulary, (1, count), device=bench.device)
+        bench.wait()
+        start_s = time.perf_counter()
+        with torch.inference_mode():
+            logits = model(ids, logits_to_keep=1, use_cache=True).logits
+        int(logits[0, -1].argmax())
+        speeds.append(count / (time.perf_counter() - start_s))
+    return Spread.of(speeds[1:])
 
 
 def helpers() -> dict[str, str]:
@@ -76,34 +76,45 @@ def helpers() -> dict[str, str]:
     return found
 
 
-def own_prefill(bench: Bench) -> Iterator[Row]:
+def own_prefill(bench: Bench) -> Iterator[Row | Absent]:
     """Full recompute of one prompt by length, as the arm from outside is measured."""
-    engine = bench.engine()
     for length in LENGTHS:
-        count, speeds = bench.sizes.tokens(length), []
-        around = LEADING_TOKENS + QUESTION_TOKENS
+        name, count = OWN.format(length), bench.sizes.tokens(length)
+        document_tokens = max(1, count - LEADING_TOKENS - QUESTION_TOKENS)
+        if absent := bench.absent(name, bench.needs(1, document_tokens, kept=False)):
+            yield absent
+            continue
+        engine, speeds = bench.engine(), []
         for i in range(NUM_RUNS):
-            document = bench.segments(bench.fresh_seed(), 1, max(1, count - around))
+            document = bench.segments(bench.fresh_seed(), 1, document_tokens)
             prompt = bench.prompt(document, 60_000 + i)
             ms, _ = bench.first_token(engine, prompt, reuse=False)
             speeds.append(1e3 * prompt.num_tokens / ms)
-        yield Row(OWN.format(length), "tokens/s", Spread.of(speeds[1:]))
+        yield Row(name, "tokens/s", Spread.of(speeds[1:]))
 
 
-def over_peer(own: Sequence[Row], bench: Bench) -> Iterator[Row]:
+def over_peer(own: Sequence[Row], bench: Bench) -> Iterator[Row | Absent]:
     """The arm from outside, and how many times its tokens a second ours were.
 
     Args:
         own: rows of `own_prefill`, of this run.
         bench: that has given up its memory.
     """
-    found = {row.name: row.found for row in own}
-    for length, peer in peer_prefill(bench.shape, bench.device, bench.sizes):
-        name = f"transformers, prefill of {length}"
+    found, model = {row.name: row.found for row in own}, None
+    for length in LENGTHS:
+        name, ratio = PEER.format(length), f"full recompute over {PEER.format(length)}"
+        if absent := bench.absent(name):
+            yield absent
+            yield Absent(ratio, absent.reason)
+            continue
+        model = peer_model(bench.shape, bench.device) if model is None else model
+        peer = peer_prefill(model, bench, length)
         yield Row(name, "tokens/s", peer, notes=helpers())
         ours = found.get(OWN.format(length))
         if ours is None:
-            raise WorkerError(f"there is no row {OWN.format(length)!r} to compare with")
-        name = f"full recompute over transformers, prefill of {length}"
+            yield Absent(ratio, f"there is no row {OWN.format(length)!r} to compare with")
+            continue
         target = FAIR if length >= FAIR_FROM else None
-        yield Row(name, "x", over(ours, peer), target=target, is_upper=False)
+        yield Row(ratio, "x", over(ours, peer), target=target, is_upper=False)
+    del model
+    gc.collect()

@@ -68,7 +68,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A row that nothing here can give: an optional library, or a device that it needs."""
+    """A row that could not be measured here: no library, device, room or time for it."""
 
     name: str
     reason: str
@@ -80,7 +80,7 @@ class Report:
 
     folder: Path | None
     shape: str  # or the model's name
-    device: torch.device | None = None
+    device: torch.device
     is_tiny: bool = False  # short documents: to see that it works
     rows: list[Row] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)

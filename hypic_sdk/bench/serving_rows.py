@@ -10,38 +10,46 @@ from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_layer import state_errors
 from hypic_sdk.bench.serving_model import Bench, graph_notes
-from hypic_sdk.bench.serving_report import Place, Row, over
+from hypic_sdk.bench.serving_report import Absent, Place, Row, over
 from hypic_sdk.config import DEFAULT_MODE, MIB, MODES
 from hypic_sdk.errors import WorkerError
 from hypic_sdk.store.layout import StoreLayout
 from hypic_sdk.transport.messages import TokenEvent
 
 DECODE_TOKENS = 24
+UNCOUNTED_STEPS = 3
 MODES_BESIDE = ("addition", "transition", "transition_rope", "prefix_cache")
 
 
-def segment_bytes(bench: Bench, floors: Floors) -> Iterator[Row]:
+def segment_bytes(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """What one entry of 1k tokens takes, as it is kept here and with its pair in 8 bits."""
     del floors
     described = bench.engine().describe()
     settings, interior = described.settings, bench.sizes.tokens(1024) - 8
     for pair, words, target in ((settings.pair, "", 112.0), ("int8", ", 8-bit pair", 52.0)):
+        name = f"bytes of a 1k segment{words}"
+        if absent := bench.absent(name):
+            yield absent
+            continue
         layout = StoreLayout.of(
             described.spec, dtype=settings.dtype, state_dtype=settings.state_dtype, pair=pair
         )
         found = Spread.of([layout.segment_bytes(interior) / MIB])
-        yield Row(f"bytes of a 1k segment{words}", "MiB", found, target=target)
+        yield Row(name, "MiB", found, target=target)
 
 
-def hits_4x4k(bench: Bench, floors: Floors) -> Iterator[Row]:
+def hits_4x4k(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The first token over four documents that are all there."""
     yield _hits(bench, floors, "TTFT, 4 x 4k all hits", 4, 4096, target=25.0)
 
 
 def _hits(
     bench: Bench, floors: Floors, name: str, how_many: int, length: int, target: float | None
-) -> Row:
-    engine, count = bench.engine(), bench.sizes.tokens(length)
+) -> Row | Absent:
+    count = bench.sizes.tokens(length)
+    if absent := bench.absent(name, bench.needs(how_many, count)):
+        return absent
+    engine = bench.engine()
     segments = bench.segments(10, how_many, count)
     bench.warm(engine, segments)
     found, report = [], None
@@ -66,12 +74,16 @@ def _hits(
     )
 
 
-def further_1k(bench: Bench, floors: Floors) -> Iterator[Row]:
+def further_1k(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """What one more document costs, from twelve up."""
     first = _hits(bench, floors, "TTFT, 12 x 1k all hits", 12, 1024, None)
-    second = _hits(bench, floors, "TTFT, 20 x 1k all hits", 20, 1024, None)
     yield first
+    second = _hits(bench, floors, "TTFT, 20 x 1k all hits", 20, 1024, None)
     yield second
+    name = "each further 1k segment"
+    if isinstance(first, Absent) or isinstance(second, Absent):
+        yield Absent(name, "it is the difference of the rows above")
+        return
     pairs = (
         (second.found.minimum, first.found.minimum),
         (second.found.median, first.found.median),
@@ -81,40 +93,33 @@ def further_1k(bench: Bench, floors: Floors) -> Iterator[Row]:
     floor = None
     if first.floor is not None and second.floor is not None:
         floor = (second.floor - first.floor) / 8
-    yield Row("each further 1k segment", "ms", Spread.of(each), target=0.3, floor=floor)
+    yield Row(name, "ms", Spread.of(each), target=0.3, floor=floor)
 
 
-def decode_steps(batch: int, target: float | None) -> Callable[[Bench, Floors], Iterator[Row]]:
+def decode_steps(
+    batch: int, target: float | None
+) -> Callable[[Bench, Floors], Iterator[Row | Absent]]:
     """A step in which every one of `batch` requests gets a token, at 4k of context each.
 
     From one step's tokens to the next one's: where steps overlap, the device is never waited for
     in between.
     """
 
-    def measure(bench: Bench, floors: Floors) -> Iterator[Row]:
-        engine, count = bench.engine(), bench.sizes.tokens(4096)
-        documents = bench.segments(10, 1, count)
-        bench.warm(engine, documents)
-        for i in range(batch):
-            prompt = bench.prompt(documents, 5000 + 100 * batch + i)
-            engine.submit(bench.request(prompt, max_tokens=DECODE_TOKENS, reuse=True))
-        found = []
-        bench.wait()
-        while engine.has_work:
-            start_s = time.perf_counter()
-            events = engine.step()
-            ms = 1e3 * (time.perf_counter() - start_s)
-            _raise_errors(events)
-            if sum(len(e.token_ids) for e in events if isinstance(e, TokenEvent)) == batch:
-                found.append(ms)
+    def measure(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
+        name, count = f"decode step, batch {batch}, 4k of context", bench.sizes.tokens(4096)
+        needs = bench.needs(1, count, num_requests=batch, reply_tokens=DECODE_TOKENS)
+        if absent := bench.absent(name, needs):
+            yield absent
+            return
+        engine, found = bench.engine(), _decode_ms(bench, batch, count)
         yield Row(
-            f"decode step, batch {batch}, 4k of context",
+            name,
             "ms",
-            Spread.of(found[3:]),
+            Spread.of(found),
             target=target,
             floor=floors.decode_ms(batch, count),
             notes={
-                "tokens_per_s": round(1e3 * batch / Spread.of(found[3:]).median, 1),
+                "tokens_per_s": round(1e3 * batch / Spread.of(found).median, 1),
                 **graph_notes(engine),
             },
         )
@@ -123,35 +128,70 @@ def decode_steps(batch: int, target: float | None) -> Callable[[Bench, Floors], 
     return measure
 
 
+def _decode_ms(bench: Bench, batch: int, count: int) -> list[float]:
+    """Of the steps in which all had a token, behind the first of them."""
+    engine, documents = bench.engine(), bench.segments(10, 1, count)
+    bench.warm(engine, documents)
+    for i in range(batch):
+        prompt = bench.prompt(documents, 5000 + 100 * batch + i)
+        engine.submit(bench.request(prompt, max_tokens=DECODE_TOKENS, reuse=True))
+    found, most = [], 0
+    bench.wait()
+    while engine.has_work:
+        start_s = time.perf_counter()
+        events = engine.step()
+        ms = 1e3 * (time.perf_counter() - start_s)
+        _raise_errors(events)
+        given = sum(len(e.token_ids) for e in events if isinstance(e, TokenEvent))
+        most = max(most, given)
+        if given == batch:
+            found.append(ms)
+    if len(found) <= UNCOUNTED_STEPS:
+        raise WorkerError(
+            f"{len(found)} steps gave each of {batch} requests a token, more than "
+            f"{UNCOUNTED_STEPS} are wanted: at most {most} requests decoded at once"
+        )
+    return found[UNCOUNTED_STEPS:]
+
+
 def _raise_errors(events: list[Any]) -> None:
     for event in events:
         if event.error is not None:
             raise WorkerError(f"a request of the bench failed: {event.error}")
 
 
-def cold_segments(bench: Bench, floors: Floors) -> Iterator[Row]:
+def cold_segments(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """Eight documents of 1.25k tokens that nobody has seen, in one request."""
     yield _cold(bench, floors, "cold prefill, 8 segments of 1.25k", 65_000.0, is_text=False)
 
 
-def cold_apart(bench: Bench, floors: Floors) -> Iterator[Row]:
+def cold_apart(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The same with live rows in a forward of their own, behind the one that ends the segments."""
     name = "cold prefill, 8 segments of 1.25k, live rows apart"
     with bench.apart():
         apart = _cold(bench, floors, name, None, is_text=False)
     yield apart
+    name = "cold prefill in one forward over apart"
     usual = _cold(bench, floors, name, None, is_text=False)
-    yield Row("cold prefill in one forward over apart", "x", over(usual.found, apart.found))
+    if isinstance(apart, Absent) or isinstance(usual, Absent):
+        reason = usual.reason if isinstance(usual, Absent) else "it is over the row above"
+        yield Absent(name, reason)
+        return
+    yield Row(name, "x", over(usual.found, apart.found))
 
 
-def cold_text(bench: Bench, floors: Floors) -> Iterator[Row]:
+def cold_text(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The same number of tokens as one text, all of it live: full recompute."""
     yield _cold(bench, floors, "cold prefill, one text of 10k", 50_000.0, is_text=True)
 
 
-def _cold(bench: Bench, floors: Floors, name: str, target: float | None, *, is_text: bool) -> Row:
-    engine, count = bench.engine(), bench.sizes.tokens(1250)
-    speeds, times = [], []
+def _cold(
+    bench: Bench, floors: Floors, name: str, target: float | None, *, is_text: bool
+) -> Row | Absent:
+    count = bench.sizes.tokens(1250)
+    if absent := bench.absent(name, bench.needs(8, count, kept=not is_text)):
+        return absent
+    engine, speeds, times = bench.engine(), [], []
     for i in range(bench.sizes.num_runs + 1):
         segments = bench.segments(1000 + 10 * i + 500 * is_text, 8, count)
         prompt = bench.prompt(segments, 700 + i)
@@ -170,36 +210,38 @@ def _cold(bench: Bench, floors: Floors, name: str, target: float | None, *, is_t
     )
 
 
-def full_recompute(bench: Bench, floors: Floors) -> Iterator[Row]:
+def full_recompute(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The first row's prompt with nothing reused: what the arms are compared with."""
-    engine, found = bench.engine(), []
-    segments = bench.segments(10, 4, bench.sizes.tokens(4096))
+    name, count = "TTFT, 4 x 4k full recompute", bench.sizes.tokens(4096)
+    if absent := bench.absent(name, bench.needs(4, count, kept=False)):
+        yield absent
+        return
+    engine, found, segments = bench.engine(), [], bench.segments(10, 4, count)
     for i in range(min(3, bench.sizes.num_runs) + 1):
         prompt = bench.prompt(segments, 800 + i)
         found.append(bench.first_token(engine, prompt, reuse=False)[0])
-    floor = floors.forward_ms(prompt.num_tokens)
-    place = Place("full_recompute", 4, bench.sizes.tokens(4096))
-    spread = Spread.of(found[1:])
-    yield Row("TTFT, 4 x 4k full recompute", "ms", spread, floor=floor, place=place)
+    floor, place = floors.forward_ms(prompt.num_tokens), Place("full_recompute", 4, count)
+    yield Row(name, "ms", Spread.of(found[1:]), floor=floor, place=place)
 
 
-def layer_zero(bench: Bench, floors: Floors) -> Iterator[Row]:
+def layer_zero(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """How far a composed state at the first layer is from the sequential one in fp64."""
     del floors
-    for name, error, target in state_errors(bench):
-        yield Row(f"layer-0 state error, {name}", "relative", Spread.of([error]), target=target)
+    yield from state_errors(bench)
 
 
-def other_modes(bench: Bench, floors: Floors) -> Iterator[Row]:
+def other_modes(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The first row under the other modes, each with an engine of its own."""
     del floors
     for mode in MODES_BESIDE:
         yield _in_another_order(bench, mode)
 
 
-def _in_another_order(bench: Bench, mode: str) -> Row:
+def _in_another_order(bench: Bench, mode: str) -> Row | Absent:
     """Holds the mode's engine no longer than it is measured."""
-    count = bench.sizes.tokens(4096)
+    name, count = f"TTFT, 4 x 4k, {mode}, documents in another order", bench.sizes.tokens(4096)
+    if absent := bench.absent(name, bench.needs(4, count, kept=MODES[mode].segments)):
+        return absent
     segments = bench.segments(10, 4, count)
     engine, found = bench.engine(mode), []
     if MODES[mode].segments:
@@ -207,6 +249,4 @@ def _in_another_order(bench: Bench, mode: str) -> Row:
     for i in range(min(3, bench.sizes.num_runs) + bench.warm_ups):
         order = segments[i % 4 :] + segments[: i % 4]
         found.append(bench.first_token(engine, bench.prompt(order, 900 + i))[0])
-    spread = Spread.of(found[bench.warm_ups :])
-    name, place = f"TTFT, 4 x 4k, {mode}, documents in another order", Place(mode, 4, count)
-    return Row(name, "ms", spread, place=place)
+    return Row(name, "ms", Spread.of(found[bench.warm_ups :]), place=Place(mode, 4, count))

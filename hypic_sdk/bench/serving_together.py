@@ -10,7 +10,7 @@ from typing import Any
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_model import Bench, graph_notes
-from hypic_sdk.bench.serving_report import Row
+from hypic_sdk.bench.serving_report import Absent, Row
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import WorkerError
 from hypic_sdk.prompt.segment import PromptPart
@@ -20,14 +20,17 @@ TOGETHER = 8
 LIMIT = 1.5  # times one request: more, and assembling them together is given up
 
 
-def eight_together(bench: Bench, floors: Floors) -> Iterator[Row]:
+def eight_together(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """Eight requests at once, four documents of 4k each that are all there, over one of them.
 
     The documents' order and the question differ; the time is that of the last first token.
     """
     del floors
-    engine, count = bench.engine(), bench.sizes.tokens(4096)
-    documents = bench.segments(10, 4, count)
+    name, count = "eight requests assembled together, over one", bench.sizes.tokens(4096)
+    if absent := bench.absent(name, bench.needs(4, count, num_requests=TOGETHER)):
+        yield absent
+        return
+    engine, documents = bench.engine(), bench.segments(10, 4, count)
     bench.warm(engine, documents)
     orders = list(itertools.permutations(documents))
     one_ms, all_ms, num_steps = [], [], 0
@@ -42,7 +45,6 @@ def eight_together(bench: Bench, floors: Floors) -> Iterator[Row]:
     ]
     notes: dict[str, Any] = {"one_ms": one.median, "eight_ms": every.median, "steps": num_steps}
     notes |= graph_notes(engine)
-    name = "eight requests assembled together, over one"
     yield Row(name, "x", Spread.of(ratios), target=LIMIT, notes=notes)
 
 

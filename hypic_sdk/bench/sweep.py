@@ -127,7 +127,7 @@ class Sweep:
     def _kept(self, name: str) -> KeptRows:
         subject = self.bench.subject
         about = {"fingerprint": subject.fingerprint, "seed": SEED, "sizes": repr(self.sizes)}
-        about |= {"device": str(subject.device), "commit": circumstances().commit}
+        about |= {"device": str(subject.device), "commit": circumstances(subject.device).commit}
         return KeptRows(None if self.folder is None else self.folder / name, about)
 
     def _write(self) -> None:
@@ -136,8 +136,9 @@ class Sweep:
 
     def found(self) -> Report:
         """All so far, and what follows from it."""
+        subject = self.bench.subject
         return report(
-            self.bench.subject.name, SEED, self.sizes.strata, circumstances(), self.rows,
+            subject.name, SEED, self.sizes.strata, circumstances(subject.device), self.rows,
             self.num_cases, self.shapes, DEFAULT_SEAM,
         )  # fmt: skip
 
@@ -168,4 +169,4 @@ def run_sweep_bench(
     bench = Bench(replace(subject, budget_bytes=BUDGET_BYTES), MIN_SEGMENT_TOKENS)
     found = Sweep(bench, sizes, say, folder, limit).measure()
     print_sweep(console, found)
-    console.print(f"{circumstances()}, {limit.passed_s:.0f} s, seed {SEED}", style="dim")
+    console.print(f"{found.circumstances}, {limit.passed_s:.0f} s, seed {SEED}", style="dim")

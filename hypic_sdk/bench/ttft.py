@@ -120,7 +120,7 @@ def run_ttft_bench(
         if not places:
             raise ConfigError(f"no document of {LENGTHS[0]} tokens fits into the model's window")
         cells = [measure(local, *place, num_runs) for place in places]
-    where = circumstances()
+    where = circumstances("auto")
     table = Table(
         "documents", "tokens each", "cached ms", "full recompute ms", "of it", "tokens computed",
         title=f"first token, {num_runs} runs: minimum / median / maximum",

@@ -17,8 +17,8 @@ OverwriteOption = Annotated[
     bool,
     typer.Option(
         "--overwrite",
-        help="Put aside what an earlier run left there, with .old behind its name; without it that "
-        "is refused.",
+        help="Put aside what an earlier run left there, with .old behind its name, or .old2, .old3 "
+        "and so on: what was put aside before stays. Without it that is refused.",
     ),
 ]
 

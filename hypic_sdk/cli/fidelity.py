@@ -16,7 +16,7 @@ from hypic_sdk.cli.bench_options import (
     PerCountOption,
     number,
 )
-from hypic_sdk.cli.options import DeviceOption, ModelOption
+from hypic_sdk.cli.options import DeviceOption, ModelOption, written_path
 
 SecondsOption = Annotated[
     float | None,
@@ -37,7 +37,7 @@ DIRECTORY_HELP = (
     "Write into this folder, as results come; the same again goes on where it stopped, and a run "
     "of another model, device, size or commit is refused."
 )
-OutOption = Annotated[Path | None, typer.Option("--out", help=DIRECTORY_HELP)]
+OutOption = Annotated[Path | None, written_path("--out", help=DIRECTORY_HELP)]
 
 
 def bench_fidelity(
@@ -83,7 +83,7 @@ def bench_modes(
     ] = None,
     per_count: PerCountOption = 4,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write modes.json into this folder.")
+        Path | None, written_path("--out", help="Write modes.json into this folder.")
     ] = None,
     overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
@@ -102,7 +102,7 @@ def bench_divergence(
     model: ModelOption = None,
     per_count: PerCountOption = 2,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write divergence.json into this folder.")
+        Path | None, written_path("--out", help="Write divergence.json into this folder.")
     ] = None,
     overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",

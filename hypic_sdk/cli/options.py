@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from hypic_sdk.bench.destination import named
 from hypic_sdk.config import (
     DEFAULT_MODE,
     MIB,
@@ -38,6 +39,19 @@ def above_zero(value: float | None) -> float | None:
     if finite(value) is not None and value is not None and value <= 0.0:
         raise typer.BadParameter(f"{value} is not over 0.")
     return value
+
+
+def path_of(text: str | Path) -> Path:
+    """The parser of a path that is not empty.  Raises BadParameter."""
+    try:
+        return named(text)
+    except ConfigError as error:
+        raise typer.BadParameter(error.message) from error
+
+
+def written_path(*names: str, help: str | None = None) -> Any:
+    """An option that is a place to write at; an empty text is none, and not the current folder."""
+    return typer.Option(*names, help=help, parser=path_of, metavar="PATH")
 
 
 ModelOption = Annotated[
@@ -96,7 +110,7 @@ KeyOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1")]
 JsonLinesOption = Annotated[
-    Path | None, typer.Option("--json-lines", help="Append one JSON line per row here.")
+    Path | None, written_path("--json-lines", help="Append one JSON line per row here.")
 ]
 PairOption = Annotated[
     str,

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from hypic_sdk.bench.destination import claimed
 from hypic_sdk.cli.bench_options import OverwriteOption
-from hypic_sdk.cli.options import ModelOption
+from hypic_sdk.cli.options import ModelOption, written_path
 
 
 def bench_pairs(
     model: ModelOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write pairs.json into this folder.")
+        Path | None, written_path("--out", help="Write pairs.json into this folder.")
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:

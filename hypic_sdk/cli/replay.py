@@ -23,6 +23,7 @@ from hypic_sdk.cli.options import (
     CaptureAheadOption,
     DeviceOption,
     PairOption,
+    written_path,
 )
 
 MOST_GIB = 1_000_000.0
@@ -35,7 +36,11 @@ Folder = Annotated[
     str | None,
     typer.Option("--model", help="Checkpoint folder or hub id; none is the model in the package."),
 ]
-Shapes = Annotated[str | None, typer.Option(help="Random weights: qwen3.5-35b-a3b, tiny-8k.")]
+SHAPES_HELP = (
+    "Random weights: qwen3.5-35b-a3b, or tiny-8k to see that it works; tiny has fewer words than "
+    "the tokenizer and does not run here."
+)
+Shapes = Annotated[str | None, typer.Option(help=SHAPES_HELP)]
 Url = Annotated[str | None, typer.Option(help="A server that runs already, the only arm then.")]
 Modes = Annotated[list[str] | None, typer.Option("--mode", help="An arm; may be given again.")]
 Spread = Annotated[
@@ -59,7 +64,7 @@ SPLIT_HELP = (
     "Of a segment, by which the budget is split into states and keys; none: --median-tokens."
 )
 Split = Annotated[int | None, number(least=1, most=MOST_TOKENS, help=SPLIT_HELP)]
-Out = Annotated[Path | None, typer.Option(help="Write replay.json into this folder.")]
+Out = Annotated[Path | None, written_path("--out", help="Write replay.json into this folder.")]
 Budget = Annotated[float, number("--budget-gib", least=0.001, most=MOST_GIB, help="Of the pools.")]
 Documents = Annotated[int, number(least=1, most=MOST_DOCUMENTS)]
 Count = Annotated[int, number(least=1, most=MOST_RUNS)]

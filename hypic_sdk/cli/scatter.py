@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from hypic_sdk.bench.destination import check_file, claimed
+from hypic_sdk.bench.destination import check_file, claim_file, claimed
 from hypic_sdk.cli.bench_options import (
     MOST_DOCUMENTS,
     MOST_RUNS,
@@ -17,7 +17,7 @@ from hypic_sdk.cli.bench_options import (
     RowSecondsOption,
     number,
 )
-from hypic_sdk.cli.options import DeviceOption, JsonLinesOption, ModelOption
+from hypic_sdk.cli.options import DeviceOption, JsonLinesOption, ModelOption, written_path
 from hypic_sdk.errors import ConfigError
 
 CountsOption = Annotated[
@@ -32,14 +32,14 @@ CostsOption = Annotated[
     str | None, typer.Option("--costs", help="Simulate with these five times; measure nothing.")
 ]
 FigureOption = Annotated[
-    Path | None, typer.Option("--figure", help="Draw the simulation as an SVG.")
+    Path | None, written_path("--figure", help="Draw the simulation as an SVG.")
 ]
 ShapesOption = Annotated[
     str | None,
     typer.Option("--model-shapes", help="Instead: two workers of this shape, random weights."),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="With shapes: write scatter.json into this folder.")
+    Path | None, written_path("--out", help="With shapes: write scatter.json into this folder.")
 ]
 Rate = Annotated[float, number("--rate", least=0.001, most=1e6, help="Requests a second.")]
 Documents = Annotated[
@@ -78,7 +78,7 @@ def bench_scatter(
     if out is not None:
         raise ConfigError("--out is for --model-shapes; rows of this go into --json-lines")
     check_file(json_lines)
-    check_file(figure, overwrite=overwrite)
+    claim_file(figure, overwrite=overwrite)
     from hypic_sdk.bench.scatter import run_scatter_bench, try_cost_model
     from hypic_sdk.bench.scatter_simulation import run_scatter_simulation
     from hypic_sdk.offline import find_model

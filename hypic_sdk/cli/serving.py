@@ -10,9 +10,14 @@ from rich.console import Console
 
 from hypic_sdk.bench.destination import claimed
 from hypic_sdk.cli.bench_options import OverwriteOption, RowSecondsOption, number
-from hypic_sdk.cli.options import DeviceOption
+from hypic_sdk.cli.options import DeviceOption, path_of, written_path
 
-ShapesOption = Annotated[str, typer.Option("--shapes", help="Of a model with random weights.")]
+ShapesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shapes", help="Of a model with random weights; none is qwen3.5-35b-a3b. Not with --tiny."
+    ),
+]
 TinyOption = Annotated[bool, typer.Option("--tiny", help="Small shapes: does it work?")]
 
 
@@ -20,7 +25,7 @@ def bench_kernels(
     device: DeviceOption = "auto",
     tiny: TinyOption = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write kernels.json into this folder.")
+        Path | None, written_path("--out", help="Write kernels.json into this folder.")
     ] = None,
     overwrite: OverwriteOption = False,
     seconds: Annotated[
@@ -38,7 +43,7 @@ def bench_kernels(
 
 
 def bench_serving(
-    shapes: ShapesOption = "qwen3.5-35b-a3b",
+    shapes: ShapesOption = None,
     model: Annotated[
         str | None,
         typer.Option("--model", help="Checkpoint folder or hub id instead; none is --shapes."),
@@ -46,7 +51,7 @@ def bench_serving(
     device: DeviceOption = "auto",
     tiny: TinyOption = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write serving.json into this folder.")
+        Path | None, written_path("--out", help="Write serving.json into this folder.")
     ] = None,
     overwrite: OverwriteOption = False,
     profile: Annotated[
@@ -78,11 +83,11 @@ def bench_serving(
 
 
 def bench_experiments(
-    shapes: ShapesOption = "qwen3.5-35b-a3b",
+    shapes: ShapesOption = None,
     device: DeviceOption = "auto",
     tiny: TinyOption = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write experiments.json into this folder.")
+        Path | None, written_path("--out", help="Write experiments.json into this folder.")
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
@@ -96,14 +101,19 @@ def bench_experiments(
 
 def bench_figures(
     folder: Annotated[
-        Path, typer.Argument(help="What benches wrote with --out: serving, replay, experiments.")
+        Path,
+        typer.Argument(
+            help="What benches wrote with --out: serving, replay, experiments.",
+            parser=path_of,
+            metavar="FOLDER",
+        ),
     ] = Path("docs/bench"),
     root: Annotated[
         Path,
-        typer.Option(
+        written_path(
             "--root",
-            help="Of a checkout, which has no tiny runs, none on a CPU and none of changed files; "
-            "or any other folder, for a look at those too.",
+            help="Of a checkout, which has no tiny runs, none on a CPU and none of changed files, "
+            "and whose tables lose no row; or a folder in no checkout, for a look at those too.",
         ),
     ] = Path(),
 ) -> None:

@@ -69,6 +69,11 @@ def select(
     return cast("F", choice.run)
 
 
+def unfit_in_fp32(dtype: torch.dtype) -> str:
+    """Why a kernel that computes in fp32 can not take a dtype, for `select`; empty: it can."""
+    return "its kernel takes 32 bits or fewer" if dtype == torch.float64 else ""
+
+
 @functools.cache
 def choose(
     op: str,

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from hypic_sdk.bench.destination import check_file, check_folder, claimed
+from hypic_sdk.bench.destination import check_file, check_folder, claim_file, claimed, named
 from hypic_sdk.errors import ConfigError
 
 
@@ -42,11 +44,64 @@ def test_overwriting_puts_aside_what_is_its_own_and_nothing_else(folder):
         (folder / "one.json").write_text("new")
     assert texts(folder) == {
         "one.json": "new",
-        "one.json.old": "of one.json",
-        "one_rows.jsonl.old": "of one_rows.jsonl",
-        "part-a.txt.old": "of part-a.txt",
+        "one.json.old2": "of one.json",
+        "one_rows.jsonl.old2": "of one_rows.jsonl",
+        "part-a.txt.old": "of part-a.txt.old",  # put aside before, by whoever
+        "part-a.txt.old2": "of part-a.txt",
         "two.json": "of two.json",
     }
+
+
+FILES = ("one.json", "one_rows.jsonl", "part-a.txt")
+
+
+@given(runs=st.lists(st.sets(st.sampled_from(FILES)), max_size=6))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_however_often_nothing_that_a_run_left_is_lost(tmp_path_factory, runs):
+    """Whatever each run leaves, also none of it; what one left ends alike."""
+    folder = tmp_path_factory.mktemp("results")
+    for number, names in enumerate(runs):
+        with claimed(folder, "one", "part-*.txt", overwrite=True):
+            for name in names:
+                (folder / name).write_text(f"{number} {name}")
+    left: dict[int, dict[str, str]] = {}
+    for path in folder.iterdir():
+        number, _, name = path.read_text().partition(" ")
+        assert path.name.startswith(name)
+        left.setdefault(int(number), {})[name] = path.name.removeprefix(name)
+    assert {number: set(names) for number, names in left.items()} == {
+        number: names for number, names in enumerate(runs) if names
+    }
+    endings = [set(names.values()) for _, names in sorted(left.items())]
+    assert all(len(of_a_run) == 1 for of_a_run in endings)
+    kept = [of_a_run.pop() for of_a_run in endings]
+    if runs and runs[-1]:
+        assert kept.pop() == "", "the last run's own"
+    assert len(set(kept)) == len(kept)
+    assert all(one.startswith(".old") for one in kept)
+
+
+def test_a_figure_is_put_aside_as_a_report_is(tmp_path):
+    path = tmp_path / "one.svg"
+    claim_file(None, overwrite=True)
+    for number in range(4):
+        claim_file(path, overwrite=True)
+        assert not path.exists()
+        path.write_text(f"of run {number}")
+        with pytest.raises(ConfigError, match=r"one\.svg is there already.*--overwrite"):
+            claim_file(path, overwrite=False)
+    assert texts(tmp_path) == {
+        "one.svg": "of run 3", "one.svg.old": "of run 0", "one.svg.old2": "of run 1",
+        "one.svg.old3": "of run 2",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t", "\n"])
+def test_an_empty_path_is_not_the_current_folder(text):
+    with pytest.raises(ConfigError, match="empty path"):
+        named(text)
+    assert named(".") == Path()
+    assert named(" a folder ") == Path(" a folder ")
 
 
 def test_a_bench_that_goes_on_needs_rows_to_go_on_with(folder):
@@ -148,7 +203,5 @@ def test_a_file_is_looked_at_and_not_changed(tmp_path):
     path.write_text("a row")
     check_file(path)
     assert path.read_text() == "a row"
-    with pytest.raises(ConfigError, match=r"rows\.jsonl is there already.*--overwrite"):
-        check_file(path, overwrite=False)
     with pytest.raises(ConfigError, match="deep"):
         check_file(path.parent)

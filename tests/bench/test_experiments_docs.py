@@ -55,9 +55,11 @@ def measured(tmp_path: Path, model: str = READER) -> None:
     """What `sweep` and `choices` leave, of rows that nobody measured."""
     rows = rows_of([FULL, *(arm.name for arm in seam_arms())])
     shapes = {"two": settings(rows, "8", 6)[-1]}
-    write_sweep(sweep_report(model, 7, STRATA, circumstances(), rows, 9, shapes, "8"), tmp_path)
+    write_sweep(
+        sweep_report(model, 7, STRATA, circumstances("cpu"), rows, 9, shapes, "8"), tmp_path
+    )
     names = [FULL, *(way.name for way in ways()), *(arm.name for arm in offset_arms())]
-    body = asdict(report(model, rows_of(names), 5, circumstances()))
+    body = asdict(report(model, rows_of(names), 5, circumstances("cpu")))
     (tmp_path / "choices.json").write_text(json.dumps(body))
 
 

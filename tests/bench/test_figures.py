@@ -22,15 +22,23 @@ from hypic_sdk.bench.published import TINY_SHAPES, Results, read
 from hypic_sdk.bench.report import CHANGED, UNKNOWN, circumstances
 from hypic_sdk.bench.serving_model import SHAPES
 from hypic_sdk.bench.svg_figure import Curve, Point, curves
-from hypic_sdk.cli.app import app, main
+from hypic_sdk.cli.app import app
 from hypic_sdk.errors import ConfigError
+from tests.bench.published_results import (
+    WHERE,
+    command,
+    is_refused,
+    write_results,
+    written_pages,
+)
 from tests.source_tree import REPOSITORY
 
 BLOCK = re.compile(r"<!-- begin ([\w ]+) -->\n(.*?)<!-- end \1 -->", re.DOTALL)
-WHERE = {
-    "hardware": "a device", "num_threads": 3, "python": "3.11", "torch": "2.13",
-    "transformers": "5", "hypic_sdk": "0.1", "commit": "abc",
-}  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return write_results(tmp_path)
 
 
 def blocks(page: str) -> dict[str, str]:
@@ -53,77 +61,6 @@ def test_the_docs_say_what_the_committed_results_say():
         assert (REPOSITORY / FIGURES / name).read_text(encoding="utf-8") == drawing
 
 
-def row(name: str, median: float, place: tuple[str, int, int] | None = None) -> dict[str, Any]:
-    arm_and_place = place and dict(
-        zip(("arm", "num_segments", "segment_tokens"), place, strict=True)
-    )
-    return {
-        "name": name, "unit": "ms", "target": 25.0, "is_upper": True, "is_met": median <= 25,
-        "found": {"minimum": median / 2, "median": median, "maximum": 2 * median, "num_runs": 3},
-        "floor": None, "notes": {}, "place": arm_and_place,
-    }  # fmt: skip
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    """Of all three benches, with what happens in each."""
-    bodies = {
-        "serving": {
-            "bench": "serving", "shape": "small", "circumstances": WHERE,
-            "rows": [
-                row("TTFT, 4 x 4k all hits", 20.0, ("ours", 4, 4096)),
-                row("b", 10.0, ("ours", 4, 512)),
-                row("c", 90.0, ("full", 4, 4096)),
-                row("d", 30.0, ("ours", 1, 1024)),
-                row("e", 8.0, ("ours", 4, 1024)),
-                row("each further 1k segment", 40.0),
-            ],
-            "failures": [{"name": "f", "reason": "no memory"}],
-            "absent": [{"name": "g", "reason": "no library"}],
-        },
-        "replay": {
-            "bench": "replay", "served": "small", "circumstances": WHERE, "plan": {"limit_s": 1.0},
-            "arms": [
-                {
-                    "mode": "ours", "best": None, "saturated_per_s": 4.0,
-                    "saturated_hit_share": 0.61, "cut_off": "",
-                    "replays": [{"rate": 2.0, "p50_s": 0.5}, {"rate": 4.0, "p50_s": None}],
-                },
-                {
-                    "mode": "late", "best": None, "saturated_per_s": 0.0,
-                    "saturated_hit_share": 0.0, "cut_off": "start", "replays": [],
-                },
-            ],
-        },
-        "experiments": {
-            "bench": "experiments", "shape": "small", "circumstances": WHERE,
-            "verdicts": [{"says": "it: 1.20, at most 1.1: given up"}],
-            "timings": [
-                {
-                    "scene": "s", "arm": "key", "over_private": 1.2, "with_placing_ms": 0.3,
-                    "copies_mib": 0.0,
-                    "us_a_layer": {
-                        "minimum": 1.0, "median": 2.0, "maximum": 3.0, "num_runs": 3
-                    },
-                }
-            ],
-        },
-    }  # fmt: skip
-    folder = tmp_path / "results"
-    folder.mkdir()
-    for name, body in bodies.items():
-        (folder / f"{name}.json").write_text(json.dumps(body))
-    return folder
-
-
-def written_pages(root: Path) -> list[Path]:
-    (root / "docs").mkdir()
-    marks = "".join(f"<!-- begin {name} -->\nold\n<!-- end {name} -->\n" for name in BLOCKS)
-    for page in PAGES:
-        (root / page).write_text(f"before\n{marks}after\n")
-    return [root / page for page in PAGES]
-
-
 def test_one_command_draws_and_fills(results, tmp_path):
     pages = written_pages(tmp_path)
     done = CliRunner().invoke(app, ["bench", "figures", str(results), "--root", str(tmp_path)])
@@ -141,7 +78,7 @@ def test_one_command_draws_and_fills(results, tmp_path):
         assert "| ours | none held | - | - | - | 4 | 61% |" in text
         assert "| late | - | - | - | - | - | - |" in text
         assert "Out of time: late (start)." in text
-        assert "commit abc" in text
+        assert "commit 0123456789ab" in text
     names = {path.name for path in (tmp_path / FIGURES).glob("*.svg")}
     assert names == {"ttft_length.svg", "ttft_count.svg", "ttft_rate.svg"}
     # four segments have the most rows in common; of the rate, what was answered
@@ -170,34 +107,6 @@ def test_without_results_nothing_is_touched(tmp_path):
     assert update(Console(quiet=True), folder=tmp_path / "none", root=tmp_path) == []
     assert [page.read_text() for page in pages] == before
     assert not list((tmp_path / "docs").glob("*.svg"))
-
-
-def command(folder: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Exit status of `hypic bench figures`, and what it says of an error."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["hypic", "bench", "figures", str(folder), "--root", str(root)])
-        patch.setenv("COLUMNS", "1000")
-        try:
-            main()
-        except SystemExit as ended:
-            return int(ended.code or 0), capsys.readouterr().err
-    raise AssertionError("a command ends by its status")
-
-
-def everything(root: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def is_refused(folder: Path, root: Path, capsys: pytest.CaptureFixture[str], *said: str) -> None:
-    """One line with the file's name and these words, status 2, and nothing written."""
-    before = everything(root)
-    status, told = command(folder, root, capsys)
-    assert status == 2, told
-    assert told.startswith("hypic: config_error: ")
-    assert told.count("\n") == 1, told
-    for word in said:
-        assert word in told
-    assert everything(root) == before
 
 
 NOT_JSON = (
@@ -301,9 +210,16 @@ UNFIT = {
     "tiny": ({"shape": "tiny", "served": "tiny-8k, cache of 1 GiB"}, {}),
     "tiny, of a model": ({"is_tiny": True}, {}),
     "on a CPU": ({}, {"hardware": "AMD EPYC (2 cores)"}),
-    "changed": ({}, {"commit": f"0123456789ab{CHANGED}"}),
-    "no checkout": ({}, {"commit": UNKNOWN}),
-}
+    "on a CPU, by its torch": ({}, {"torch": "2.13.0+cpu"}),
+    "on nothing": ({}, {"hardware": " "}),
+    **{
+        f"of {commit!r}": ({}, {"commit": commit})
+        for commit in (
+            f"0123456789ab{CHANGED}", UNKNOWN, "", "1234abc with changes", "0123456789ab ",
+            "0123456789ab+", "0123456789AB", "abc", "main", "v0.1.0", "0123456789ab\n",
+        )
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("bench", sorted(set(BLOCKS.values())))
@@ -327,10 +243,10 @@ def test_pages_of_a_checkout_are_of_no_such_run(bench, why, results, tmp_path, c
 
 def test_what_a_run_here_writes_is_known_as_one_of_this_machine(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert circumstances().is_cpu
+    assert circumstances("auto").is_cpu
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA H200")
-    assert not circumstances().is_cpu
+    assert not circumstances("auto").is_cpu
     assert not circumstances(torch.device("cuda")).is_cpu
     assert circumstances(torch.device("cpu")).is_cpu, "where a GPU is beside it, too"
     assert set(TINY_SHAPES) == {shape for shape in SHAPES if shape.startswith("tiny")}

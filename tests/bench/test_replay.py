@@ -322,6 +322,20 @@ def test_what_is_served_follows_the_options() -> None:
     assert (config.store, config.capture_ahead_s) == (store, 9.0)
 
 
+@pytest.mark.parametrize("num_gpus", [0, 2])
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "cuda:2", "cuda:x", "gpu"])
+def test_a_device_that_is_not_here_is_refused_before_a_server_starts(
+    device: str, num_gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: num_gpus > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: num_gpus)
+    if device in ("auto", "cpu") or (num_gpus and device in ("cuda", "cuda:1")):
+        assert served(None, "tiny", device, StoreConfig()).config.device == device
+    else:
+        with pytest.raises(ConfigError, match=f"no device '{device}' can be used here, only"):
+            served(None, "tiny", device, StoreConfig())
+
+
 def test_a_report_says_what_was_served_and_how_its_cache_was_split() -> None:
     store = StoreConfig(3 << 29, 1500, "int8", segments_per_request=7)
     words = served(None, "tiny", "cpu", store, 9.0).words

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from hypic_sdk.bench import choices, divergence, fidelity, modes, sweep
 from hypic_sdk.bench.report import Spread, append_json_line, circumstances
+from hypic_sdk.demo import reader_path
+from hypic_sdk.demo.export import save_reader
+from hypic_sdk.demo.reader_model import Reader, ReaderConfig
+from tests.source_tree import PACKAGE, parsed
+
+GPU = "NVIDIA H200"
 
 
 @given(values=st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20))
@@ -19,7 +30,7 @@ def test_a_spread_is_ordered_and_counts_its_runs(values: list[float]) -> None:
 
 
 def test_circumstances_name_machine_versions_and_commit() -> None:
-    where = circumstances()
+    where = circumstances("cpu")
     assert where.hardware
     assert where.num_threads >= 1
     for word in (where.python, where.torch, where.hypic_sdk, where.commit):
@@ -30,7 +41,112 @@ def test_circumstances_name_machine_versions_and_commit() -> None:
 def test_rows_are_json_lines_with_circumstances(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     for number in (1, 2):
-        append_json_line(path, {"bench": "x", "number": number}, circumstances())
+        append_json_line(path, {"bench": "x", "number": number}, circumstances("cpu"))
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [row["number"] for row in rows] == [1, 2]
     assert all(row["circumstances"]["commit"] for row in rows)
+
+
+@pytest.fixture
+def _a_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"{GPU} {device}")
+
+
+@pytest.mark.usefixtures("_a_gpu")
+@pytest.mark.parametrize("setting", ["cpu", "auto", "cuda", "cuda:1"])
+def test_the_hardware_is_the_devices(setting: str) -> None:
+    is_cpu = setting == "cpu"
+    assert circumstances(setting).is_cpu is is_cpu
+    if setting != "auto":
+        where = circumstances(torch.device(setting))
+        assert where == circumstances(setting)
+        assert where.hardware.endswith(" cores)" if is_cpu else setting)
+
+
+def test_without_a_gpu_the_hardware_is_the_processor(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert circumstances("auto") == circumstances("cpu")
+
+
+def calls_of_circumstances(tree: ast.AST) -> list[ast.Call]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("circumstances")
+    ]
+
+
+def takes_a_device(tree: ast.AST) -> bool:
+    """Whether whoever calls a bench says where it runs."""
+    return any(
+        arg.arg in ("device", "device_name")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for arg in (*node.args.args, *node.args.kwonlyargs)
+    )
+
+
+BENCHES = [
+    path
+    for path in sorted((PACKAGE / "bench").glob("*.py"))
+    if calls_of_circumstances(parsed(path))
+]
+
+
+@pytest.mark.parametrize("path", BENCHES, ids=lambda path: path.stem)
+def test_every_bench_says_which_device_its_numbers_are_of(path: Path) -> None:
+    for call in calls_of_circumstances(parsed(path)):
+        assert len(call.args) == 1, f"{path.name}:{call.lineno} names no device"
+        is_fixed = isinstance(call.args[0], ast.Constant)
+        assert not (is_fixed and takes_a_device(parsed(path))), (
+            f"{path.name}:{call.lineno} names a device, whichever the bench was run on"
+        )
+
+
+def test_the_benches_were_found() -> None:
+    assert {"fidelity", "sweep", "choices", "modes", "divergence", "kernels", "serving"} <= {
+        path.stem for path in BENCHES
+    }
+
+
+RUNS = {
+    "fidelity": (fidelity.run_fidelity_bench, {"quick": True, "seconds": 1e-6}),
+    "sweep": (sweep.run_sweep_bench, {"quick": True, "seconds": 1e-6}),
+    "choices": (choices.run_choices_bench, {"quick": True, "seconds": 1e-6}),
+    "modes": (modes.run_modes_bench, {"servers": ()}),
+    "divergence": (divergence.run_divergence_bench, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    """A folder with random weights: quick, and says nothing right."""
+    torch.manual_seed(1)
+    config = ReaderConfig(
+        hidden_size=48, intermediate_size=64, num_layers=4, full_layers=(2,), num_heads=2,
+        num_kv_heads=1, head_dim=16, rotary_dim=8, num_key_heads=1, num_value_heads=2, key_dim=8,
+        value_dim=12,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("model")
+    save_reader(Reader(config), reader_path(), folder)
+    return str(folder)
+
+
+@pytest.mark.usefixtures("_a_gpu")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_bench_of_the_processor_names_it_where_a_gpu_is(name, model, tmp_path, monkeypatch):
+    for bench in (sweep, choices, modes, divergence):
+        monkeypatch.setattr(bench, "STRATA", ("tally",))
+    short = fidelity.Plan(
+        fidelity.CaseSizes(1, (2,), (100,), 1), ("tally",), num_pure=1, num_warm=1, num_drift=1,
+        num_norms=1,
+    )  # fmt: skip
+    monkeypatch.setattr(fidelity, "QUICK", short)
+    run, more = RUNS[name]
+    console = Console(record=True, width=400)
+    run(console, model=model, per_count=1, folder=tmp_path, device_name="cpu", **more)
+    written = json.loads((tmp_path / f"{name}.json").read_text())
+    assert written["circumstances"]["hardware"].endswith(" cores)")
+    assert GPU not in console.export_text()
+    assert all(GPU not in path.read_text() for path in tmp_path.iterdir())

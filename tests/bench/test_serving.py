@@ -14,22 +14,28 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hypic_sdk.bench import serving, serving_peer, serving_together
+from hypic_sdk.bench import serving, serving_model, serving_peer, serving_together
 from hypic_sdk.bench.published import read
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving import run_serving_bench
 from hypic_sdk.bench.serving_curves import SHAPES as CURVE_SHAPES
 from hypic_sdk.bench.serving_floor import Floors
-from hypic_sdk.bench.serving_layer import cold_runs, first_recurrence, state_errors
+from hypic_sdk.bench.serving_layer import cold_runs, first_recurrence
 from hypic_sdk.bench.serving_model import TINY_SIZES, Bench, random_model
-from hypic_sdk.bench.serving_peer import LENGTHS, over_peer, own_prefill, peer_prefill
+from hypic_sdk.bench.serving_peer import (
+    LENGTHS,
+    over_peer,
+    own_prefill,
+    peer_model,
+    peer_prefill,
+)
 from hypic_sdk.bench.serving_profile import FEW, MANY, PROFILED, further_segment
 from hypic_sdk.bench.serving_report import Absent, Report, Row, line_of
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.cli.app import app
 from hypic_sdk.config import Determinism
 from hypic_sdk.engine.engine import Engine
-from hypic_sdk.errors import ConfigError, WorkerError
+from hypic_sdk.errors import ConfigError
 from tests.bench.test_serving_determinism import DETERMINED, one_at_a_time
 
 CPU = torch.device("cpu")
@@ -59,6 +65,9 @@ def bench() -> Bench:
 
 def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
     engines = one_at_a_time(monkeypatch)
+    monkeypatch.setattr(Bench, "is_judged", True)
+    for name in ("keep_heap", "let_heap_go"):  # each engine would look through this process
+        monkeypatch.setattr(serving_model, name, lambda: None)
     done = CliRunner().invoke(
         app, ["bench", "serving", "--tiny", "--device", "cpu", "--out", str(tmp_path), "--profile"]
     )
@@ -78,6 +87,7 @@ def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
         assert found == sorted(found)
         assert row["floor"] is None, "the rates of a CPU are not known"
     assert [one["name"] for one in report["absent"]] == [
+        "TTFT, 1 x 32 tokens, prefix_cache",
         "building (T, S), torch",
         "building (T, S), FLA way B",
     ]
@@ -85,6 +95,7 @@ def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
         notes = rows[name]["notes"]
         assert 0 < notes["error_T"] < 1e-3  # T in fp16
         assert 0 < notes["error_S"] < 1e-5
+        assert 0.1 < notes["norm_T_max"] <= 1.0
         assert math.isfinite(notes["percent_of_plain_scan"])
     places = {tuple(row["place"].values()) for row in rows.values() if row["place"]}
     for arm in ("transition_rope_recompute", "full_recompute", "prefix_cache"):
@@ -92,14 +103,15 @@ def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
             place = (arm, how_many, TINY_SIZES.tokens(length))
             assert (place in places) == (how_many > 1 or arm != "prefix_cache")
     for base in DETERMINED:
-        for mode in Determinism:
-            assert f"{base}, deterministic={mode.value}" in rows
+        assert f"{base}, deterministic=all, measured again" in rows
         for mode in ("off", "entries"):
+            assert f"{base}, deterministic={mode}" in rows
             share = rows[f"deterministic={mode} over all, {base}"]
             assert share["unit"] == "% of the time"
     assert {one.determinism for one in engines} == {None, *Determinism}
     errors = [row for name, row in rows.items() if name.startswith("layer-0")]
     assert all(row["is_met"] for row in errors if row["target"])
+    assert all(0 < row["notes"]["error_T"] < 2e-2 for row in errors)
     (int8,) = (row for row in errors if not row["target"])
     assert 1e-4 < int8["found"]["median"] < 2e-2, "an 8-bit pair: docs/experiments.md"
     told = done.output.replace("\n", " ")
@@ -124,7 +136,7 @@ def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
 
 def test_what_is_no_number_is_none_in_a_report(tmp_path):
     row = Row("r", "ms", Spread.of([1.0]), notes={"error": math.nan, "all": [math.inf, 2]})
-    Report(tmp_path, "small", rows=[row]).write()
+    Report(tmp_path, "small", torch.device("cpu"), rows=[row]).write()
     told = read(tmp_path, for_pages=False).serving
     assert told is not None
     assert told.rows[0].notes == {"error": None, "all": [None, 2]}
@@ -208,16 +220,6 @@ def test_a_row_that_fails_is_named_and_the_others_are_there(tmp_path, monkeypatc
     assert report["failures"][0]["reason"] == "RuntimeError: no memory"
 
 
-def test_rows_that_would_begin_too_late_are_named(tmp_path):
-    console = Console(quiet=True)
-    assert not run_serving_bench(
-        console, device_name="cpu", tiny=True, folder=tmp_path, limit_s=-1.0
-    )
-    report = json.loads((tmp_path / "serving.json").read_text())
-    assert report["rows"] == []
-    assert len(report["failures"]) == len(serving.ROWS)
-
-
 def test_a_row_says_whether_its_target_is_met():
     slow = Row("r", "ms", Spread.of([30.0]), target=25.0, floor=16.0)
     assert (slow.is_met, "MISSED" in line_of(slow)) == (False, True)
@@ -237,25 +239,6 @@ def test_floors_rise_with_the_rows_and_stop_at_all_weights(bench, rows, more):
     assert every == stored - embedding.numel() * embedding.element_size()
 
 
-def test_the_state_error_sees_a_wrong_transition(bench, monkeypatch):
-    from hypic_sdk.bench import serving_layer
-
-    for _, error, target in state_errors(bench):
-        assert error < (target or 1e-2)  # a pair in 8 bits is held to nothing, and not far off
-    original = serving_layer.segment_scan
-
-    def doubled(inputs, runs, states, transitions, **rest):
-        original(inputs, runs, states, transitions, **rest)
-        whole = isinstance(transitions, torch.Tensor)
-        # in 8 bits: what the whole numbers are multiplied by, and the diagonal
-        kept = [transitions] if whole else [transitions.transition_scales, transitions.diagonals]
-        for one in kept:
-            one *= 2
-
-    monkeypatch.setattr(serving_layer, "segment_scan", doubled)
-    assert min(error for _, error, _ in state_errors(bench)) > 2e-2
-
-
 def test_the_first_layers_inputs_are_those_of_the_model(bench):
     recurrence = first_recurrence(bench, bench.tokens(1, 50))
     assert recurrence.value.shape == (50, 4, 16)
@@ -263,10 +246,10 @@ def test_the_first_layers_inputs_are_those_of_the_model(bench):
     assert [run.row_start for run in cold_runs([20, 30], 5)] == [5, 25]
 
 
-def test_the_arm_from_outside_runs_the_same_shapes():
-    rows = list(peer_prefill("tiny", CPU, TINY_SIZES))
-    assert [length for length, _ in rows] == list(LENGTHS)
-    assert all(found.minimum > 0 for _, found in rows)
+def test_the_arm_from_outside_runs_the_same_shapes(bench):
+    model = peer_model("tiny", CPU)
+    for length in LENGTHS:
+        assert peer_prefill(model, bench, length).minimum > 0
 
 
 def test_full_recompute_is_held_against_the_arm_from_outside_in_the_same_run(monkeypatch):
@@ -274,7 +257,7 @@ def test_full_recompute_is_held_against_the_arm_from_outside_in_the_same_run(mon
     own = list(own_prefill(bench))
     assert [row.name for row in own] == [f"full recompute, prefill of {n}" for n in LENGTHS]
     peers = {n: Spread(1.0, own[i].found.median / 3, 2e9, 3) for i, n in enumerate(LENGTHS)}
-    monkeypatch.setattr(serving_peer, "peer_prefill", lambda *_: iter(peers.items()))
+    monkeypatch.setattr(serving_peer, "peer_prefill", lambda _, __, length: peers[length])
     rows = {row.name: row for row in over_peer(own, bench)}
     for length in LENGTHS:
         ratio = rows[f"full recompute over transformers, prefill of {length}"]
@@ -287,8 +270,13 @@ def test_full_recompute_is_held_against_the_arm_from_outside_in_the_same_run(mon
             "flash-linear-attention",
             "causal-conv1d",
         }
-    with pytest.raises(WorkerError, match="prefill of 16384"):
-        list(over_peer([], bench))
+    lonely = {row.name: row for row in over_peer(own[1:], bench)}
+    ratio = lonely["full recompute over transformers, prefill of 16384"]
+    assert isinstance(ratio, Absent)
+    assert "prefill of 16384" in ratio.reason
+    assert {name for name, row in lonely.items() if isinstance(row, Row)} == set(rows) - {
+        ratio.name
+    }
 
 
 def test_own_prefill_runs_prompts_of_the_length_that_it_names(bench, monkeypatch):

@@ -65,7 +65,7 @@ def test_each_mode_is_told_by_an_engine_of_its_own_and_by_its_time(monkeypatch):
     engines = one_at_a_time(monkeypatch)
     bench = Bench(random_model("tiny", CPU), "tiny", CPU, TINY_SIZES)
     rows = {row.name: row for row in costs_over(Determinism.ENTRIES, bench, Floors.of(bench))}
-    want = [f"{base}, deterministic=entries" for base in DETERMINED]
+    want = [f"{base}, deterministic=entries, measured again" for base in DETERMINED]
     for mode in ("all", "off"):
         want += [f"{base}, deterministic={mode}" for base in DETERMINED]
         want += [f"deterministic={mode} over entries, {base}" for base in DETERMINED]

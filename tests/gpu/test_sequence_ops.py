@@ -19,7 +19,7 @@ from hypic_sdk.kernels.segment_scan.op import segment_scan
 from hypic_sdk.kernels.short_conv import kernel as conv_kernel
 from hypic_sdk.kernels.short_conv.op import short_conv
 from tests.closeness import assert_close
-from tests.gpu.placed import BOUNDS, Pair, moved, normal, same_places_written
+from tests.gpu.placed import BOUNDS, moved, normal, same_places_written
 from tests.kernels.test_segment_scan_kernel import OPERANDS
 from tests.strategies import Shape, drawn, in_fp64
 
@@ -151,41 +151,6 @@ def test_scans_at_the_sizes_of_a_large_model(device):
     compare_walks(got, Walk.over(in_fp64(recurrence), None), {"output": 2**-7}, 2e-3)
 
 
-TRANSITIONS = {
-    "identity": lambda H, K: None,
-    "scalar": lambda H, K: -torch.rand(5, LAYERS, H)[:, LAYER],
-    "diagonal": lambda H, K: -torch.rand(5, LAYERS, H, K)[:, LAYER],
-    "dense": lambda H, K: (torch.randn(5, LAYERS, H, K, K) / K**0.5).half()[:, LAYER],
-}
-
-
-def composed(
-    state: torch.Tensor, transitions: torch.Tensor | None, end_states: torch.Tensor
-) -> torch.Tensor:
-    """S <- T S + S0 in fp64."""
-    if transitions is None:
-        return state + end_states
-    if transitions.ndim == 4:
-        return transitions @ state + end_states
-    factor = transitions.exp()
-    return state * factor.reshape(*factor.shape, *[1] * (4 - factor.ndim)) + end_states
-
-
-@pytest.mark.parametrize("kind", TRANSITIONS)
-@pytest.mark.parametrize("dims", [(1, 16, 16), (3, 20, 7), (2, 70, 130), (32, 128, 128)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_the_compose_kernel(device, kind, dims, dtype):
-    H, K, V = dims
-    transitions = TRANSITIONS[kind](H, K)
-    end_states = Pair.of(torch.randn(6, LAYERS, H, K, V)[:, LAYER], device, dtype)
-    state = normal(device, dtype, 3, H, K, V)
-    here = None if transitions is None else transitions.to(device)
-    got = live_scan_kernel.compose(state.here, here, [4, 0, 2], end_states.here, [5, 1, 1])
-    wide = None if transitions is None else transitions.double()[[4, 0, 2]]
-    want = composed(state.wide, wide, end_states.wide[[5, 1, 1]])
-    assert_close("states", got.cpu(), want, rel_rms=1e-6 if dtype == torch.float32 else 1e-14)
-
-
 def far_apart(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     """[2, *shape] of NaN whose rows lie more than 2^31 elements apart."""
     size = torch.Size(shape).numel()
@@ -195,15 +160,19 @@ def far_apart(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Te
     return rows.fill_(torch.nan)
 
 
-def test_slabs_of_more_than_2_to_the_31_states(device):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_slabs_of_more_than_2_to_the_31_states(device, dtype):
+    """A state moves through its own gap: T S + S; row by row, and by tiles in 16 bits."""
     H, K, V = 2, 33, 20
-    end_states = far_apart(device, torch.float32, H, K, V)
+    inputs = moved(drawn("delta_rule", 1, Shape(H, K, V), 0, dtype), device).scan_inputs()
+    states = far_apart(device, torch.float32, H, K, V)
     transitions = far_apart(device, torch.float16, H, K, K)
-    end_states[1], transitions[1] = torch.randn(H, K, V), torch.randn(H, K, K)
-    state = normal(device, torch.float32, 1, H, K, V)
-    got = live_scan_kernel.compose(state.here, transitions, [1], end_states, [1])
-    want = composed(state.wide, transitions[1:].cpu().double(), end_states[1:].cpu().double())
-    assert_close("states", got.cpu(), want, rel_rms=1e-6)
+    state, transition = torch.randn(H, K, V), torch.randn(H, K, K).half()
+    states[1], transitions[1] = state, transition
+    gap = Item(GAP, slot=1, transition_slot=1, num_tokens=9)
+    live_scan(inputs, [Item(LOAD, slot=1), gap, Item(SAVE, slot=0)], states, transitions)
+    want = transition.double() @ state.double() + state.double()
+    assert_close("states", states[0].cpu(), want, rel_rms=1e-6)
 
 
 @pytest.mark.parametrize("activation", [None, "silu"])

@@ -10,10 +10,19 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from hypic_sdk.families.registry import FAMILIES
 from hypic_sdk.kernels import backend
+from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.experts.op import experts, route, route_with_swiglu
+from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
 from hypic_sdk.kernels.linear.op import linear
-from tests.source_tree import PACKAGE, parsed
+from hypic_sdk.kernels.live_attention.op import live_attention
+from hypic_sdk.kernels.live_scan.op import live_scan
+from hypic_sdk.kernels.segment_scan.op import segment_scan
+from hypic_sdk.kernels.shared_attention.op import shared_attention
+from hypic_sdk.kernels.shared_attention.plan import SharedRun
+from tests.source_tree import PACKAGE, imported_modules, module_name, parsed, runtime_imports
+from tests.strategies import Shape, drawn
 
 DOORS = ("attention_inputs", "experts", "linear", "live_attention", "norm", "sample")
 
@@ -116,16 +125,37 @@ def test_an_op_says_that_it_has_no_kernel_exactly_where_it_has_none():
         assert (ast.unparse(loader) == "None") is not has_kernel, op
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_what_ops_say_of_dtypes_on_cuda_is_what_their_kernels_take(dtype, monkeypatch):
-    """Told on a CPU for a CUDA device: the choice is looked at, and not run."""
-    told: dict[str, str] = {}
+MODULES = {module_name(path) for path in (PACKAGE / "kernels").rglob("*.py")}
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "kernels").glob("*/*.py")), ids=lambda path:
+                         f"{path.parent.name}/{path.name}")  # fmt: skip
+def test_no_kernel_hands_inputs_over_to_its_definition(path):
+    """Else the op would say that the kernel runs: what it can not take is for the door to tell."""
+    if path.stem not in ("op", "reference"):
+        loaded = {m for one in runtime_imports(path) for m in imported_modules(one, MODULES)}
+        assert not {module for module in loaded if module.endswith(".reference")}
+
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What each op that is called says of its kernel; the definition runs."""
+    found: dict[str, str] = {}
 
     def note(op, reference, load_kernel, *, device, needs_triton=True, unfit=""):
-        told[op] = unfit
+        found[op] = unfit
         return reference
 
     monkeypatch.setattr(backend, "select", note)
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_ops_say_of_dtypes_on_cuda_is_what_their_kernels_take(dtype, told):
+    """Told on a CPU for a CUDA device: the choice is looked at, and not run."""
     rows = torch.ones(16, 8, dtype=dtype)
     linear(rows, rows, row_independent=True)
     routing = route(rows, top_k=2, renormalise=True)
@@ -136,6 +166,36 @@ def test_what_ops_say_of_dtypes_on_cuda_is_what_their_kernels_take(dtype, monkey
     assert bool(told["linear"]) is (dtype.itemsize > 2)
     assert bool(told["route"]) is bool(told["route_with_swiglu"]) is (dtype == torch.float64)
     assert bool(told["experts"]) is (dtype != torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_attention_says_of_dtypes_is_what_its_kernels_take(dtype, told):
+    heads, slots = torch.ones(4, 2, 8, dtype=dtype), torch.arange(4)
+    run = AttentionRun(0, 4, 0, slots)
+    live_attention(heads, [run], heads, heads, scale=1.0)
+    angles = torch.ones(4, 2)
+    shared_attention(
+        heads, [SharedRun(0, 4, 0, slots, 0, ())], heads, heads,
+        cos=angles, sin=angles, turn="query", scale=1.0,
+    )  # fmt: skip
+    assert set(told) == {"live_attention", "shared_attention"}
+    assert {bool(unfit) for unfit in told.values()} == {dtype == torch.float64}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_scans_say_of_recurrences_is_what_their_kernels_take(family, dtype, told):
+    inputs = drawn(family, 6, Shape(2, 5, 3), 0, dtype).scan_inputs()
+    shape = inputs.transition_shapes()[0]
+    states = torch.zeros(2, 2, 5, 3, dtype=inputs.work_dtype)
+    transitions = None if shape is None else torch.zeros(2, *shape)
+    out = torch.zeros_like(inputs.value)
+    segment_scan(inputs, [ColdRun(0, 6, 0, 6, 2, 0, 0, 0)], states, transitions, out_LHV=out)
+    live_scan(inputs, [Item(ItemKind.LOAD), Item(ItemKind.RUN, 0, 6)], states, transitions)
+    assert {"segment_scan", "live_scan"} <= set(told)
+    in_tiles = family in ("delta_rule", "gated_delta_rule") and dtype.itemsize == 2
+    assert bool(told["segment_scan"]) is not in_tiles
+    assert bool(told["live_scan"]) is (dtype == torch.float64)
 
 
 def test_a_choice_is_logged_once_per_op_and_device(caplog):

@@ -20,6 +20,7 @@ from hypic_sdk.kernels.live_attention.table import (
 )
 from hypic_sdk.kernels.live_scan.plan import LONGEST_WALK
 from tests.closeness import assert_close
+from tests.kernels.watched_memory import watched
 
 # sums of up to a hundred terms; bf16: weights and result are rounded, 2^-9 each, values are exact
 BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-7}
@@ -165,7 +166,9 @@ def test_wrong_shapes_are_named():
 def by_kernel(query, runs, keys, values, scale):
     """The kernel's path over an output of NaN; zeros in rows of no run, which it leaves alone."""
     out = torch.full(query.shape, torch.nan, dtype=query.dtype)
-    kernel.live_attention(query, runs, keys, values, scale=scale, out_LQE=out)
+    # all slots are found from those of the first run
+    with watched(lent=[run.slots[: run.num_keys] for run in runs]):
+        kernel.live_attention(query, runs, keys, values, scale=scale, out_LQE=out)
     padding = torch.ones(query.shape[0], dtype=torch.bool)
     for run in runs:
         padding[run.row_start : run.row_stop] = False

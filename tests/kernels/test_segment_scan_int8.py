@@ -115,7 +115,7 @@ def test_the_kernel_hands_over_the_same_pairs(monkeypatch):
     monkeypatch.setattr(kernel, "_TILE", 16)
     recurrence = drawn("gated_delta_rule", 50, Shape(2, 8, 13), 0, torch.float32)
     results = []
-    for scan in (kernel.scan_in_tiles, None):
+    for scan in (kernel.segment_scan, None):
         pairs, heads = poisoned(recurrence), torch.full((2, 2, 8, 13), torch.nan)
         work = torch.full((2, 2, 8, 13), torch.nan), torch.full((2, 2, 8, 8), torch.nan), heads
         states = torch.empty(0, 2, 8, 13)

@@ -42,7 +42,7 @@ def scanned(
 ) -> tuple[torch.Tensor, list[bool]]:
     """The kernel's path, or the definition, into an output of NaN."""
     out = torch.full_like(recurrence.value, torch.nan)
-    scan = reference.segment_scan if definition else kernel.scan_in_tiles
+    scan = reference.segment_scan if definition else kernel.segment_scan
     slabs_of = slabs.states, slabs.transitions, slabs.work_states, slabs.work_transitions
     return out, scan(recurrence.scan_inputs(), runs, *slabs_of, out).tolist()
 
@@ -216,7 +216,7 @@ def in_16_bits_and_in_fp64(
     """Outputs, states and transitions of the kernels and of the definition."""
     results = []
     for of, scan in (
-        (recurrence, kernel.scan_in_tiles),
+        (recurrence, kernel.segment_scan),
         (in_fp64(recurrence), reference.segment_scan),
     ):
         inputs = of.scan_inputs()
@@ -287,22 +287,6 @@ def test_a_pair_that_is_not_finite_is_told():
     slabs = Slabs.poisoned(recurrence, torch.float16)
     _, finite = scanned(recurrence, slabs, [ColdRun(0, 40, 0, 40, 4, 4, 0, 0)])
     assert finite == [False]
-
-
-@pytest.mark.parametrize("family", ["kda", "gla", "gated_delta_rule"])
-def test_what_it_does_not_serve_goes_through_the_definition(family):
-    """Diagonal decays, no erase, fp32 values: the same bits as the reference."""
-    recurrence = drawn(family, 40, Shape(2, 5, 3), 0, torch.float32)
-    assert not recurrence.scan_inputs().suits_fp16
-    results = []
-    for scan in (kernel.segment_scan, reference.segment_scan):
-        slabs = Slabs.poisoned(recurrence, torch.float32)
-        out = torch.full_like(recurrence.value, torch.nan)
-        run = [ColdRun(0, 40, 0, 40, 4, 4, 0, 0)]
-        of = slabs.states, slabs.transitions, slabs.work_states, slabs.work_transitions
-        scan(recurrence.scan_inputs(), run, *of, out)
-        results.append(out)
-    assert torch.equal(*results)
 
 
 def test_keys_that_are_no_unit_vectors_are_not_served():

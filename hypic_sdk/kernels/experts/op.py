@@ -52,7 +52,7 @@ def route(
         reference.route,
         _route_kernel,
         device=router_logits.device,
-        unfit=_unfit_logits(router_logits),
+        unfit=backend.unfit_in_fp32(router_logits.dtype),
     )
     return Routing(*run(router_logits, top_k, renormalise, row_count))
 
@@ -86,14 +86,10 @@ def route_with_swiglu(
         reference.route_with_swiglu,
         _route_with_swiglu_kernel,
         device=router_logits.device,
-        unfit=_unfit_logits(router_logits),
+        unfit=backend.unfit_in_fp32(router_logits.dtype),
     )
     indices, weights, inner = run(router_logits, gate_up_LI, top_k, renormalise, row_count)
     return Routing(indices, weights), inner
-
-
-def _unfit_logits(router_logits: torch.Tensor) -> str:
-    return "its kernel takes 32 bits or fewer" if router_logits.dtype == torch.float64 else ""
 
 
 def _check_logits(router_logits: torch.Tensor, top_k: int) -> None:

@@ -20,7 +20,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.blocks import next_power_of_2
 from hypic_sdk.kernels.kept import kept_for_same
-from hypic_sdk.kernels.live_attention import reference
 from hypic_sdk.kernels.live_attention.table import AttentionLaunch, AttentionTable
 
 PARTIALS_AT_ONCE = 32  # that a sum takes
@@ -349,13 +348,9 @@ def live_attention(
     scale: float,
     out_LQE: torch.Tensor,
 ) -> None:
-    """As the reference; fp64 goes through the reference itself."""
-    is_table = isinstance(runs, AttentionTable)
-    if query_LQE.dtype == torch.float64 or (not is_table and not runs):
-        assert not isinstance(runs, AttentionTable), "the kernel knows no fp64"
-        reference.live_attention(
-            query_LQE, runs, keys_PGE, values_PGE, scale=scale, out_LQE=out_LQE
-        )
+    """As the reference, for up to 32 bits."""
+    assert query_LQE.dtype != torch.float64, "the op's door keeps fp64 from here"
+    if not isinstance(runs, AttentionTable) and not runs:
         return
     query_LQE, keys_PGE, values_PGE = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (query_LQE, keys_PGE, values_PGE)

@@ -50,7 +50,11 @@ def live_attention(
             raise ValueError(f"slots up to {run.contiguous_start + run.num_keys} of {P}")
     definition: Callable[..., None] = reference.live_attention
     attend = backend.select(
-        "live_attention", definition, _live_attention_kernel, device=query_LQE.device
+        "live_attention",
+        definition,
+        _live_attention_kernel,
+        device=query_LQE.device,
+        unfit=backend.unfit_in_fp32(query_LQE.dtype),
     )
     if out_LQE is None:
         out_LQE = torch.zeros_like(query_LQE, memory_format=torch.contiguous_format)

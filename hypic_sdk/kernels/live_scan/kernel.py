@@ -3,7 +3,7 @@
 A decode row and a short run go through token by token, the block of the state in registers; a gap
 is a product with T, whose other operand passes through a work buffer.  Longer runs go through the
 tiled scan between two launches.  What `tiles` serves goes there, or where it is a few rows and
-nothing else through `steps`.  `compose` is the gap alone, for states that are not walked (fp64).
+nothing else through `steps`.
 """
 
 from __future__ import annotations
@@ -18,140 +18,18 @@ from hypic_sdk.kernels.blocks import cdiv, next_power_of_2
 from hypic_sdk.kernels.int8_pairs import Int8Pairs
 from hypic_sdk.kernels.items import Item
 from hypic_sdk.kernels.kept import kept_for_same
-from hypic_sdk.kernels.live_scan import reference, steps, tiles
+from hypic_sdk.kernels.live_scan import steps, tiles
 from hypic_sdk.kernels.live_scan.plan import FIELDS, LONGEST_WALK
 from hypic_sdk.kernels.live_scan.walk import Walk
 from hypic_sdk.kernels.rotation import RotarySpec
 from hypic_sdk.kernels.scan_inputs import UNIT_EPS, ScanInputs
+from hypic_sdk.kernels.segment_scan.kernel import LongRuns
 from hypic_sdk.kernels.segment_scan.stretch import scan_stretch, steps_only
-from hypic_sdk.kernels.upload import upload
 
 _BLOCK_V = 32
 _BLOCK_J = 16
 # registers of a thread: with more, two programs share a multiprocessor instead of three
 _MOST_REGISTERS = 168
-
-_IDENTITY, _SCALAR, _DIAGONAL, _DENSE = range(4)
-
-
-@triton.jit
-def _compose_kernel(
-    state_ptr,
-    transition_ptr,
-    end_state_ptr,
-    transition_slot_ptr,
-    state_slot_ptr,
-    composed_ptr,
-    transition_stride,
-    end_state_stride,
-    H: tl.constexpr,
-    K: tl.constexpr,
-    V: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    KIND: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    i_nh = tl.program_id(0).to(tl.int64)
-    i_n, i_h = i_nh // H, i_nh % H
-    o_k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
-    o_v = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
-    m_k = o_k < K
-    m_kv = m_k[:, None] & (o_v < V)[None, :]
-    i_transition = tl.load(transition_slot_ptr + i_n).to(tl.int64)
-    i_end_state = tl.load(state_slot_ptr + i_n).to(tl.int64)
-    state_row = state_ptr + i_nh * K * V
-    transition_row = transition_ptr + i_transition * transition_stride
-    end_state_row = end_state_ptr + i_end_state * end_state_stride + i_h * K * V
-    o_kv = o_k[:, None] * V + o_v[None, :]
-    # [BK, BV]
-    b_composed = tl.load(end_state_row + o_kv, mask=m_kv, other=0.0)
-    if KIND == 3:
-        for i_j in range(0, K, BLOCK_J):
-            o_j = i_j + tl.arange(0, BLOCK_J)
-            m_j = o_j < K
-            # [BK, BJ]
-            b_transition = tl.load(
-                transition_row + i_h * K * K + o_k[:, None] * K + o_j[None, :],
-                mask=m_k[:, None] & m_j[None, :],
-                other=0.0,
-            )
-            # [BJ, BV]
-            b_state = tl.load(
-                state_row + o_j[:, None] * V + o_v[None, :],
-                mask=m_j[:, None] & (o_v < V)[None, :],
-                other=0.0,
-            )
-            b_transition = b_transition.to(b_state.dtype)
-            if WIDE:  # a dot of fp64 blocks does not compile where one of them was loaded as fp16
-                b_composed += tl.sum(b_transition[:, :, None] * b_state[None, :, :], axis=1)
-            else:
-                b_composed = tl.dot(
-                    b_transition,
-                    b_state,
-                    acc=b_composed,
-                    input_precision="ieee",
-                    out_dtype=b_composed.dtype,
-                )
-    else:
-        # [BK, BV]
-        b_state = tl.load(state_row + o_kv, mask=m_kv, other=0.0)
-        if KIND == 1:
-            b_state *= tl.exp(tl.load(transition_row + i_h).to(b_state.dtype))
-        if KIND == 2:
-            # [BK]
-            b_log = tl.load(transition_row + i_h * K + o_k, mask=m_k, other=0.0)
-            b_state *= tl.exp(b_log.to(b_state.dtype))[:, None]
-        b_composed += b_state
-    tl.store(composed_ptr + i_nh * K * V + o_kv, b_composed, mask=m_kv)
-
-
-def compose(
-    state_NHKV: torch.Tensor,
-    transitions: torch.Tensor | None,
-    transition_slots: Sequence[int],
-    end_states_SHKV: torch.Tensor,
-    state_slots: Sequence[int],
-) -> torch.Tensor:
-    """As `reference.compose`; accumulates in the state's dtype, products in full precision."""
-    state_NHKV = state_NHKV.contiguous()
-    num_states, num_heads, key_size, value_size = state_NHKV.shape
-    assert end_states_SHKV[0].is_contiguous(), "rows of the state slab are contiguous"
-    assert transitions is None or transitions[0].is_contiguous(), "rows of the slab are contiguous"
-    kind = _IDENTITY if transitions is None else transitions.ndim - 1
-    rows = state_NHKV if transitions is None else transitions
-    slots = upload([list(transition_slots), list(state_slots)], state_NHKV.device)
-    composed_NHKV = torch.empty_like(state_NHKV)
-    wide = state_NHKV.dtype == torch.float64
-    largest = 16 if wide else 64
-    block_k, block_v = (max(16, min(largest, next_power_of_2(n))) for n in state_NHKV.shape[2:])
-    grid = (
-        num_states * num_heads,
-        cdiv(key_size, block_k),
-        cdiv(value_size, block_v),
-    )
-    _compose_kernel.run(
-        state_NHKV,
-        rows,
-        end_states_SHKV,
-        slots[0],
-        slots[1],
-        composed_NHKV,
-        rows.stride(0),
-        end_states_SHKV.stride(0),
-        num_heads,
-        key_size,
-        value_size,
-        block_k,
-        min(block_k, 32),
-        block_v,
-        kind,
-        wide,
-        grid=grid,
-        warmup=False,
-    )
-    return composed_NHKV
 
 
 @triton.jit
@@ -380,20 +258,8 @@ def live_scan(
     gap_rotation: RotarySpec | None,
     use_transition: bool,
 ) -> None:
-    """As the reference.  fp32 states; fp64 ones go through the reference with `compose`."""
-    if states_SHKV.dtype != torch.float32:
-        assert not isinstance(items, Walk), "states in fp64 are not walked"
-        reference.live_scan(
-            inputs,
-            items,
-            states_SHKV,
-            transitions,
-            out_LHV,
-            gap_rotation=gap_rotation,
-            use_transition=use_transition,
-            compose=compose,
-        )
-        return
+    """As the reference, for states in fp32."""
+    assert states_SHKV.dtype == torch.float32, "the op's door keeps fp64 from here"
     if not isinstance(items, Walk) and not items:
         return
     walk = _walk_of(items, inputs, gap_rotation, states_SHKV.device)
@@ -441,9 +307,6 @@ def _long_runs(
     """To put a launch's long runs through, from and to their sequences' rows of the work buffer."""
     if not any(walk.long_runs):
         return lambda number: None
-    # which takes `compose` from here
-    from hypic_sdk.kernels.segment_scan.kernel import LongRuns
-
     if inputs.suits_fp16:
         in_tiles = LongRuns.of(inputs, walk.long_runs)
         return lambda number: (

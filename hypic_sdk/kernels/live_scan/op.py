@@ -65,7 +65,13 @@ def live_scan(
             f"out {tuple(out_LHV.shape)} does not fit value {tuple(inputs.value.shape)}"
         )
     definition: Callable[..., None] = reference.live_scan
-    run = backend.select("live_scan", definition, _live_scan_kernel, device=out_LHV.device)
+    run = backend.select(
+        "live_scan",
+        definition,
+        _live_scan_kernel,
+        device=out_LHV.device,
+        unfit=backend.unfit_in_fp32(states_SHKV.dtype),
+    )
     run(
         inputs,
         items,

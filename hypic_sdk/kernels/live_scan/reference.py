@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
@@ -12,19 +11,6 @@ from hypic_sdk.kernels.items import NO_SLOT, Item, ItemKind
 from hypic_sdk.kernels.rotation import RotarySpec, rotate_state
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan.stretch import scan_stretch
-
-
-class Compose(Protocol):
-    """`compose` below, or an implementation of it."""
-
-    def __call__(
-        self,
-        state_NHKV: torch.Tensor,
-        transitions: torch.Tensor | None,
-        transition_slots: Sequence[int],
-        end_states_SHKV: torch.Tensor,
-        state_slots: Sequence[int],
-    ) -> torch.Tensor: ...
 
 
 def compose(
@@ -73,7 +59,6 @@ def live_scan(
     *,
     gap_rotation: RotarySpec | None,
     use_transition: bool,
-    compose: Compose = compose,
 ) -> None:
     """As `op.live_scan`, item after item.  `gap_rotation` none: end states stay as they are."""
     inputs = inputs.written_out()

@@ -5,8 +5,7 @@ a segment's tiles with a block of columns of the state, or of the transition, wh
 columns that nothing is written to, all of them side by side; `pair` is left with S = F - T S_head.
 Every program works on one tile or one segment, so an entry's bits are its segment's own.
 
-For recurrences with `erase`, unit keys and a decay of a head, or none, in 16 bits; all others go
-through the reference.
+For recurrences with `erase`, unit keys and a decay of a head, or none, in 16 bits.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import torch
 from hypic_sdk.kernels.items import ColdRun
 from hypic_sdk.kernels.kept import kept_for_same
 from hypic_sdk.kernels.scan_inputs import ScanInputs
-from hypic_sdk.kernels.segment_scan import reference
 from hypic_sdk.kernels.segment_scan.chain import Interiors, walk
 from hypic_sdk.kernels.segment_scan.pair import keep_pairs
 from hypic_sdk.kernels.segment_scan.prepare import Prepared, prepare
@@ -37,30 +35,10 @@ def segment_scan(
     work_transitions: torch.Tensor | None,
     out_LHV: torch.Tensor,
 ) -> torch.Tensor:
-    """As the reference."""
-    run = scan_in_tiles if inputs.suits_fp16 and cold_runs else reference.segment_scan
-    return run(
-        inputs,
-        cold_runs,
-        states_SHKV,
-        transitions,
-        work_states_XHKV,
-        work_transitions,
-        out_LHV,
-    )
-
-
-def scan_in_tiles(
-    inputs: ScanInputs,
-    cold_runs: Sequence[ColdRun],
-    states_SHKV: torch.Tensor,
-    transitions: torch.Tensor | None,
-    work_states_XHKV: torch.Tensor | None,
-    work_transitions: torch.Tensor | None,
-    out_LHV: torch.Tensor,
-) -> torch.Tensor:
     """As the reference, for a recurrence that erases with a decay of a head or none."""
     assert transitions is not None, "a dense transition is stored"
+    if not cold_runs:
+        return states_SHKV.new_empty(0, dtype=torch.bool)
     device, (_, H, K, V) = inputs.value.device, states_SHKV.shape
     call = _call(cold_runs, device)
     prepared = prepare(inputs, call.tiles, _TILE)

@@ -13,6 +13,8 @@ from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan import reference
 from hypic_sdk.kernels.segment_scan.into_pairs import scan_into_pairs
 
+_UNTILED = "its kernel takes unit keys, erase and a head's decay or none, in 16 bits"
+
 
 def segment_scan(
     inputs: ScanInputs,
@@ -72,6 +74,7 @@ def segment_scan(
         reference.segment_scan,
         _segment_scan_kernel,
         device=inputs.value.device,
+        unfit="" if inputs.suits_fp16 else _UNTILED,
     )
     if isinstance(transitions, Int8Pairs):
         return scan_into_pairs(run_op, inputs, cold_runs, transitions, work, out_LHV)

@@ -65,8 +65,9 @@ def shared_attention(
         out_LQE = torch.zeros_like(query_LQE, memory_format=torch.contiguous_format)
     definition: Callable[..., None] = reference.shared_attention
     attend = backend.select(
-        "shared_attention", definition, _shared_attention_kernel, device=query_LQE.device
-    )
+        "shared_attention", definition, _shared_attention_kernel, device=query_LQE.device,
+        unfit=backend.unfit_in_fp32(query_LQE.dtype),
+    )  # fmt: skip
     options = {} if attend is definition else {"table": table}
     attend(
         *(query_LQE, runs, keys_PGE, values_PGE),
