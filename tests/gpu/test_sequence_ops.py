@@ -172,7 +172,10 @@ def test_slabs_of_more_than_2_to_the_31_states(device, dtype):
     gap = Item(GAP, slot=1, transition_slot=1, num_tokens=9)
     live_scan(inputs, [Item(LOAD, slot=1), gap, Item(SAVE, slot=0)], states, transitions)
     want = transition.double() @ state.double() + state.double()
-    assert_close("states", states[0].cpu(), want, rel_rms=1e-6)
+    # tiles take the state of a product in fp16
+    assert_close(
+        "states", states[0].cpu(), want, rel_rms=1e-6 if dtype == torch.float32 else 2**-11
+    )
 
 
 @pytest.mark.parametrize("activation", [None, "silu"])
