@@ -79,3 +79,36 @@ def _draw_steps(
     slow = torch.tensor(SLOW_STEPS).repeat(num_slow)[:num_slow]
     step[:num_slow] = slow.reshape(-1, *([1] * (bias.dim() - 1)))
     return step
+
+
+def begin_as(reader: Reader, other: Reader) -> list[str]:
+    """Begin with another reader's weights, also one with other linear layers.
+
+    What has the same name and size is taken. The linear layers of kda begin with the decays of the
+    gated delta rule, those of a head in all its key channels; a gate of gla means something else.
+
+    Returns:
+        names of the weights that stay as they are: there are none like them.
+    """
+    found, kept = other.state_dict(), []
+    if (reader.config.family, other.config.family) == ("kda", "gated_delta_rule"):
+        found |= _by_channel(other)
+    with torch.no_grad():
+        for name, weight in reader.state_dict().items():
+            source = found.get(name)
+            if source is None or source.shape != weight.shape:
+                kept.append(name)
+            else:
+                weight.copy_(source)
+    return kept
+
+
+def _by_channel(reader: Reader) -> dict[str, torch.Tensor]:
+    """Decays of the gated delta rule's heads, by the names and in the shapes of kda."""
+    found, key_dim = {}, reader.config.key_dim
+    for name, module in reader.named_modules():
+        if isinstance(module, GatedDeltaNet):
+            rows = module.in_proj_a.weight
+            found[f"{name}.in_proj_a.weight"] = rows.repeat_interleave(key_dim, 0)
+            found[f"{name}.step_bias"] = module.dt_bias[:, None].expand(-1, key_dim)
+    return found

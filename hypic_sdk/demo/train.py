@@ -31,7 +31,7 @@ import torch
 from hypic_sdk.demo.evaluate import FIELDS, load_reader, percent, run
 from hypic_sdk.demo.evaluation_data import ARMS, prepare
 from hypic_sdk.demo.export import save_reader
-from hypic_sdk.demo.initial import hold_slow_decays, init_weights
+from hypic_sdk.demo.initial import begin_as, hold_slow_decays, init_weights
 from hypic_sdk.demo.losses import Weights, losses
 from hypic_sdk.demo.optimizer import Average, Optimizer
 from hypic_sdk.demo.prompts import Batch, Hiding
@@ -264,8 +264,13 @@ class Trainer:
         self.progress = Progress(**state["progress"])
 
     def load_weights(self, folder: Path) -> None:
-        """Begin with the weights of a reader folder, the optimizer anew."""
-        self.reader.load_state_dict(load_reader(folder, self.device).state_dict())
+        """Begin with the weights of a reader folder, the optimizer anew.
+
+        Of a reader with other linear layers, with those that fit.
+        """
+        kept = begin_as(self.reader, load_reader(folder, self.device))
+        if kept:
+            sys.stdout.write(f"not in {folder}, so drawn: {', '.join(kept)}\n")
         self.average.follow()
 
     def load_kept(self, folder: Path) -> None:
@@ -315,7 +320,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--eval-prompts", type=int, default=48, help="of each number of documents, in a look")
     add("--per-count", type=int, default=250, help="the same, in the last evaluation")
     add("--seed", type=int, default=1)
-    add("--start", type=Path, help="the reader whose weights training begins with")
+    add(
+        "--start",
+        type=Path,
+        help="the reader whose weights training begins with, as far as they fit",
+    )
     add("--resume", type=Path, help="the folder `kept` of a run whose machine was lost")
     add("--compare", type=Path, help="an older reader folder to score the same way")
     add("--commit", default="", help="the commit of this code, where there is no git")

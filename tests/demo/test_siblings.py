@@ -18,7 +18,7 @@ from hypic_sdk.demo import reader_path
 from hypic_sdk.demo import train as training
 from hypic_sdk.demo.evaluate import hidden_states, load_reader, tensors, transition_norms
 from hypic_sdk.demo.export import save_reader
-from hypic_sdk.demo.initial import hold_slow_decays, init_weights, slow_rows
+from hypic_sdk.demo.initial import begin_as, hold_slow_decays, init_weights, slow_rows
 from hypic_sdk.demo.linear_layers import LINEAR_LAYERS
 from hypic_sdk.demo.losses import Weights, losses
 from hypic_sdk.demo.optimizer import Optimizer
@@ -219,3 +219,59 @@ def test_thirty_steps_lower_the_loss(
     assert texts[-1] < texts[0] - 0.5
     assert any("composed_answer" in row for row in rows)
     assert load_reader(tmp_path / "reader", "cpu").config.family == family
+
+
+def begun_as_the_delta_rule(family: str) -> tuple[Reader, Reader, list[str]]:
+    families = (FAMILIES[0], family)
+    readers = [Reader(replace(SMALL, family=name, full_layers=(1,))) for name in families]
+    for seed, reader in enumerate(readers):
+        init_weights(reader, seed)
+        loud(reader)
+    other, reader = readers
+    return other, reader, begin_as(reader, other)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sibling_begins_with_all_of_another_reader_that_fits(family: str) -> None:
+    other, reader, kept = begun_as_the_delta_rule(family)
+    found = other.state_dict()
+    for name, weight in reader.state_dict().items():
+        like = found.get(name)
+        if like is not None and like.shape == weight.shape:
+            assert torch.equal(weight, like), name
+    own = {name.rpartition("linear_attn.")[2] for name in kept}
+    drawn = {
+        "gated_delta_rule": set(),
+        "lightning": {"log_decay"},
+        "gla": {"gate_bias", "in_proj_a.weight"},
+        "kda": {"strength_bias"},
+    }
+    assert own == drawn[family]
+
+
+@torch.no_grad()
+def test_kda_begins_with_the_decays_and_strengths_of_the_delta_rule() -> None:
+    other, reader, _ = begun_as_the_delta_rule("kda")
+    layers = [one.layers[0].mixer for one in (other, reader)]
+    x = torch.randn(2, 9, SMALL.hidden_size)
+    layout = Layout.of(torch.zeros(2, 9).long(), torch.arange(9).expand(2, 9))
+    layers[1].strength_bias.data.zero_()
+    (*_, decay, strength), (*_, by_channel, as_strong) = (layer.mix(x, layout) for layer in layers)
+    assert_close("decays", by_channel, decay[..., None].expand_as(by_channel), rel_rms=1e-6)
+    assert_close("strengths", as_strong, strength, rel_rms=1e-6)
+
+
+def test_a_training_begins_with_a_reader_of_another_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "LOOK_ARMS", training.LOOK_ARMS[:1])
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    one_step = [*FLAGS.split(), "--steps", "1"]
+    train(parse(["--out", str(first), *one_step]))
+    start = ["--start", str(first / "reader"), "--family", "kda"]
+    train(parse(["--out", str(second), *start, *one_step]))
+    assert "so drawn: model.layers.0.linear_attn.strength_bias" in capsys.readouterr().out
+    config = json.loads((second / "reader" / "config.json").read_text())
+    assert config["family"] == "kda"
