@@ -16,6 +16,7 @@ from hypic_sdk.bench.serving_together import TOGETHER, last_first_token
 
 SHOWN = 12
 KEPT = 60
+WALK = "_walk_tiles"  # of `kernels/live_scan`
 FEW, MANY = 12, 20  # segments, of the two requests that tell what a further one costs
 
 Prepare = Callable[[Bench], Callable[[], object]]
@@ -96,6 +97,8 @@ def write_profiles(row: str, bench: Bench, folder: Path) -> Iterator[str]:
         further = further_segment(few, many, MANY - FEW)
         _write(further, folder)
         yield from _lines("each further segment of these", further)
+        layers = bench.model.spec.num_linear
+        yield f"a gap and its seam, in the walk of a linear layer: {gap_us(further, layers):.2f} us"
 
 
 def _profiled(name: str, call: Callable[[], object], bench: Bench, folder: Path) -> dict[str, Any]:
@@ -164,6 +167,16 @@ def further_segment(few: dict[str, Any], many: dict[str, Any], more: int) -> dic
     told = {key: (many[key] - few[key]) / more for key in ("wall_ms", "kernel_ms", "launches")}
     kernels = sorted(rows, key=lambda row: -float(row["ms"]))
     return {"row": "further_segment", **told, "kernels": kernels}
+
+
+def gap_us(further: dict[str, Any], num_layers: int) -> float:
+    """What a further segment adds to the kernel that walks over gaps, in one of `num_layers`.
+
+    Args:
+        further: of `further_segment`.
+    """
+    walks = (row["ms"] for row in further["kernels"] if WALK in row["name"])
+    return 1e3 * float(sum(walks)) / num_layers
 
 
 def kernel_rows(found: profile, *, on_device: bool) -> list[dict[str, Any]]:

@@ -320,11 +320,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--eval-prompts", type=int, default=48, help="of each number of documents, in a look")
     add("--per-count", type=int, default=250, help="the same, in the last evaluation")
     add("--seed", type=int, default=1)
-    add(
-        "--start",
-        type=Path,
-        help="the reader whose weights training begins with, as far as they fit",
-    )
+    add("--start", type=Path, help="the reader whose weights training begins with, where they fit")
     add("--resume", type=Path, help="the folder `kept` of a run whose machine was lost")
     add("--compare", type=Path, help="an older reader folder to score the same way")
     add("--commit", default="", help="the commit of this code, where there is no git")

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,13 +30,14 @@ from hypic_sdk.bench.serving_peer import (
     peer_model,
     peer_prefill,
 )
-from hypic_sdk.bench.serving_profile import FEW, MANY, PROFILED, further_segment
+from hypic_sdk.bench.serving_profile import FEW, MANY, PROFILED, WALK, further_segment, gap_us
 from hypic_sdk.bench.serving_report import Absent, Report, Row, line_of
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.cli.app import app
 from hypic_sdk.config import Determinism
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.kernels import live_scan
 from tests.bench.test_serving_determinism import DETERMINED, one_at_a_time
 
 CPU = torch.device("cpu")
@@ -130,6 +132,7 @@ def test_every_row_gives_a_number_and_is_written(tmp_path, monkeypatch):
         assert further[key] == pytest.approx((many[key] - few[key]) / (MANY - FEW))
     assert further["launches"] > 0, "run by run, on a CPU"
     assert "each further segment of these: " in told
+    assert "a gap and its seam, in the walk of a linear layer: " in told
     for name in rows:
         assert name in told
 
@@ -168,6 +171,14 @@ def test_what_a_further_segment_adds_is_told_kernel_by_kernel():
         ("small_tiles", -0.75, -1.0),
     ]
     assert sum(row["ms"] for row in found["kernels"]) == pytest.approx(found["kernel_ms"])
+
+
+def test_a_gap_is_told_in_microseconds_of_one_layer():
+    kernels = [("_walk_tiles_kernel", 0.1), ("_walk_kernel", 5.0), ("_attend_kernel", 0.2)]
+    further = {"kernels": [{"name": name, "ms": ms, "calls": 1} for name, ms in kernels]}
+    assert gap_us(further, 30) == pytest.approx(100 / 30)
+    kernel = Path(live_scan.__path__[0], "tiles.py").read_text()
+    assert f"def {WALK}" in kernel, "else no gap is found"
 
 
 def test_profiled_requests_find_everything_cached(bench, monkeypatch):
