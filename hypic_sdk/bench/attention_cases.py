@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from hypic_sdk.bench.kernel_shapes import Case, Shapes, Tensors, drawn
+from hypic_sdk.bench.kernel_shapes import EXACT, ROUNDED, Case, Shapes, Tensors, drawn
 from hypic_sdk.kernels.attention_inputs.op import attention_inputs
 from hypic_sdk.kernels.attention_run import AttentionRun
 from hypic_sdk.kernels.head_norms import HeadNorms
@@ -15,6 +15,8 @@ from hypic_sdk.kernels.items import NO_SLOT
 from hypic_sdk.kernels.live_attention.op import live_attention
 from hypic_sdk.kernels.place_entries.op import place_entries
 from hypic_sdk.kernels.rotation import RotarySpec, rotary_angles
+from hypic_sdk.kernels.shared_attention.op import shared_attention
+from hypic_sdk.kernels.shared_attention.plan import SharedInterior, SharedRun, Turn
 
 
 def attention_cases(s: Shapes) -> list[Case]:
@@ -26,6 +28,8 @@ def attention_cases(s: Shapes) -> list[Case]:
         _attention_case(s, "cold", [(s.segment, 0)]),
         _attention_case(s, "text", [(s.context // 2, s.context // 2)]),
         _attention_case(s, "assembly", _live_spans(s)),
+        _shared_case(s, "query"),
+        _shared_case(s, "key"),
         _place_case(s),
     ]
 
@@ -60,7 +64,9 @@ def _inputs_case(s: Shapes, name: str, rows: int, *, cold: bool = False) -> Case
         projected=(rows, 2 * (Q + G) * E), slab=(rows, G, E), query_scale=(E,), key_scale=(E,)
     )
     moved = 4 * rows * (Q + 2 * G) * E + 2 * rows * G * E * cold
-    return Case("attention_inputs", name, moved, 0, draw, bind)
+    bounds = {"queries": ROUNDED, "keys": ROUNDED, "values": EXACT}
+    bounds |= {"turned keys": ROUNDED} if cold else {}
+    return Case("attention_inputs", name, moved, 0, draw, bind, bounds)
 
 
 def _live_spans(s: Shapes) -> list[tuple[int, int]]:
@@ -95,6 +101,37 @@ def _attention_case(s: Shapes, name: str, spans: list[tuple[int, int]]) -> Case:
     return Case("live_attention", name, moved, 4 * pairs * Q * E, draw, bind)
 
 
+def _shared_case(s: Shapes, turn: Turn) -> Case:
+    """The assembled request once more, its interiors' keys in their segments' own slots."""
+    Q, G, E, spans = s.num_query_heads, s.num_kv_heads, s.attention_size, _live_spans(s)
+    rows, interior = s.run * len(spans), s.context // len(spans) - s.run
+    slots = rows + s.gaps * interior
+    pairs = sum(
+        s.run * (i * (s.run + interior)) + s.run * (s.run + 1) // 2 for i in range(len(spans))
+    )
+
+    def bind(t: Tensors) -> Callable[[], Sequence[torch.Tensor]]:
+        device = t["query"].device
+        live, *own = torch.arange(slots, device=device).split((rows, *[interior] * s.gaps))
+        interiors = tuple(
+            SharedInterior(position + s.run, 0, ids)
+            for (_, position), ids in zip(spans[:-1], own, strict=True)
+        )
+        runs = tuple(
+            SharedRun(i * s.run, (i + 1) * s.run, position, live, i * s.run, interiors[:i])
+            for i, (_, position) in enumerate(spans)
+        )
+        wide = torch.promote_types(t["query"].dtype, torch.float32)
+        positions = torch.arange(s.context, device=device)
+        cos, sin = rotary_angles(RotarySpec(1e7, E // 4), positions, wide)
+        inputs = t["query"], runs, t["keys"], t["values"]
+        return lambda: [shared_attention(*inputs, cos=cos, sin=sin, turn=turn, scale=E**-0.5)]
+
+    draw = drawn(query=(rows, Q, E), keys=(slots, G, E), values=(slots, G, E))
+    moved = 4 * rows * Q * E + 4 * slots * G * E
+    return Case("shared_attention", f"{turn} turned", moved, 4 * pairs * Q * E, draw, bind)
+
+
 def _place_case(s: Shapes) -> Case:
     """All layers' keys and values of cached interiors to a request's own slots."""
     A, G, E, rows = s.num_attention, s.num_kv_heads, s.attention_size, s.context
@@ -113,4 +150,5 @@ def _place_case(s: Shapes) -> Case:
 
     shape = (A, 2 * rows, G, E)
     moved = 8 * A * rows * G * E
-    return Case("place_entries", "gaps", moved, 0, drawn(keys=shape, values=shape), bind)
+    bounds, draw = {"keys": ROUNDED, "values": EXACT}, drawn(keys=shape, values=shape)
+    return Case("place_entries", "gaps", moved, 0, draw, bind, bounds)

@@ -11,14 +11,13 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from rich.table import Table
 
 from hypic_sdk.bench import shared_keys
 from hypic_sdk.bench.kernel_shapes import LARGE, SMALL, TINY
-from hypic_sdk.bench.report import circumstances
+from hypic_sdk.bench.report import circumstances, write_whole
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_model import FULL_SIZES, TINY_SIZES, Bench, model_of, shape_of
 from hypic_sdk.bench.serving_report import Absent, Failure, Row, line_of
@@ -40,14 +39,15 @@ class Verdict:
     rule: str
     found: float  # the worst case, in the rule's unit; infinite: it gave no right number
     limit: float
+    is_judged: bool = True  # the rule is of runs at full size on a GPU
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the worst case is within the limit."""
-        return self.found <= self.limit
+    def is_kept(self) -> bool | None:
+        """Whether the worst case is within the limit; none where the rule is of other runs."""
+        return self.found <= self.limit if self.is_judged else None
 
     def __str__(self) -> str:
-        word = "kept" if self.is_kept else "given up"
+        word = "kept" if self.is_kept else "given up" if self.is_judged else "not judged here"
         return f"{self.experiment}: {self.found:.2f}, {self.rule}: {word}"
 
 
@@ -83,7 +83,7 @@ class Results:
             "failures": [asdict(x) for x in self.failures],
         }
         text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-        (folder / "experiments.json").write_text(text, encoding="utf-8")
+        write_whole(folder / "experiments.json", text)
 
 
 def _number(x: float) -> float | None:
@@ -103,7 +103,7 @@ def run_experiments(
 
     Args:
         shape: of random weights; none: `serving_model.DEFAULT_SHAPE`.
-        tiny: small shapes: to see that it works, not to measure.
+        tiny: small shapes: to see that it works; nothing is measured or judged.
     Returns:
         whether every arm gave what the definition gives; a verdict is no failure.
     Raises:
@@ -111,7 +111,7 @@ def run_experiments(
     """
     device, results = usable_device(device_name), Results()
     shape = shape_of(shape, tiny=tiny)
-    console.print(f"{circumstances(device)}, {shape}", highlight=False)
+    _say(console, f"{circumstances(device)}, {shape}")
     sizes = TINY_SIZES if tiny else FULL_SIZES
 
     def together() -> None:
@@ -128,12 +128,18 @@ def run_experiments(
         except Exception as error:  # the other one is asked all the same
             reason = f"{type(error).__name__}: {error}"[:500]
             results.failures.append(Failure(name, reason))
-            console.print(f"{name}: {reason}", style="red", markup=False)
+            console.print(
+                f"{name}: {reason}", style="red", markup=False, highlight=False, soft_wrap=True
+            )
         if folder is not None:
             results.write(folder, shape, device)
-    for verdict in results.verdicts:
-        console.print(str(verdict), highlight=False, markup=False, soft_wrap=True)
+    _say(console, *map(str, results.verdicts))
     return results.is_sound and not results.failures
+
+
+def rules_apply(device: torch.device, *, tiny: bool) -> bool:
+    """Whether what is measured may be kept or given up: the sizes of a large model, on a GPU."""
+    return device.type == "cuda" and not tiny
 
 
 def _shared_keys(console: Console, results: Results, device: torch.device, *, tiny: bool) -> None:
@@ -143,20 +149,22 @@ def _shared_keys(console: Console, results: Results, device: torch.device, *, ti
     timed = shared_keys.TINY_SCENES if is_small else shared_keys.SCENES
     for scene in checked:
         results.checks += shared_keys.checks(scene, TINY if is_small else SMALL, device)
-    console.print(_checks_table(results.checks))
+    _say(console, "bf16 against the definition in fp64", *map(_check_line, results.checks))
     wrong = {check.arm for check in results.checks if not check.passed}
     arms = [] if "private" in wrong else [turn for turn in shared_keys.TURNS if turn not in wrong]
     for scene in timed:
         results.timings += shared_keys.timings(scene, TINY if is_small else LARGE, device, arms)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    console.print(_timings_table(results.timings))
+    _say(console, "attention: minimum / median / maximum", *map(_timing_line, results.timings))
     rule = f"kept if attention takes at most {shared_keys.LIMIT} times that over private copies"
     for turn in shared_keys.TURNS:
         ratios = [x.over_private for x in results.timings if x.arm == turn]
         found = max(ratios, default=math.inf)
         name = f"a segment's own keys, the {turn} turned"
-        results.verdicts.append(Verdict(name, rule, found, shared_keys.LIMIT))
+        results.verdicts.append(
+            Verdict(name, rule, found, shared_keys.LIMIT, rules_apply(device, tiny=tiny))
+        )
 
 
 def _together(console: Console, results: Results, bench: Bench) -> None:
@@ -165,32 +173,27 @@ def _together(console: Console, results: Results, bench: Bench) -> None:
             raise ConfigError(f"{row.name}: {row.reason}")
         row = row if bench.is_judged else replace(row, target=None)
         results.rows.append(row)
-        console.print(line_of(row), highlight=False, markup=False, soft_wrap=True)
+        _say(console, line_of(row))
         rule = f"kept if at most {TOGETHER_LIMIT} times one"
-        results.verdicts.append(Verdict(row.name, rule, row.found.median, TOGETHER_LIMIT))
+        found = row.found.median
+        results.verdicts.append(Verdict(row.name, rule, found, TOGETHER_LIMIT, bench.is_judged))
 
 
-def _checks_table(checks: list[Check]) -> Table:
-    table = Table("scene", "arm", "error", "", title="bf16 against the definition in fp64")
-    for one in checks:
-        table.add_row(one.scene, one.arm, f"{one.error:.1e}", "ok" if one.passed else "WRONG")
-    return table
+def _say(console: Console, *lines: str) -> None:
+    """Lines whose numbers no width of a terminal cuts."""
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _timings_table(found: list[Timing]) -> Table:
-    table = Table(
-        *(
-            "scene",
-            "arm",
-            "us a layer",
-            "over private",
-            "all layers with placing, ms",
-            "copies, MiB",
-        ),
-        title="attention: minimum / median / maximum",
+def _check_line(one: Check) -> str:
+    verdict = "ok" if one.passed else "WRONG"
+    numbers = f"error {one.error:.1e}, allowed {shared_keys.BOUND:.1e}"
+    return f"{one.scene}, {one.arm}: {numbers}: {verdict}"
+
+
+def _timing_line(one: Timing) -> str:
+    return (
+        f"{one.scene}, {one.arm}: {one.us_a_layer} us a layer, {one.over_private:.2f} times private"
+        f", {one.with_placing_ms:.3f} ms of all layers with placing, {one.copies_mib:.1f} MiB of "
+        "copies"
     )
-    for one in found:
-        cells: list[Any] = [one.scene, one.arm, str(one.us_a_layer)]
-        cells += [f"{one.over_private:.2f}", f"{one.with_placing_ms:.3f}", f"{one.copies_mib:.1f}"]
-        table.add_row(*cells)
-    return table

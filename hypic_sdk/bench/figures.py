@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hypic_sdk.bench.destination import check_file
 from hypic_sdk.bench.pages import Part, Renewed, is_in_checkout, no_place, renewed
-from hypic_sdk.bench.published import LEAST, ReplayBody, Results, read
+from hypic_sdk.bench.published import ReplayBody, Results, read
 from hypic_sdk.bench.serving_docs import (
     experiments_table,
     missing_of_summary,
@@ -105,7 +105,7 @@ def _by_rate(body: ReplayBody) -> dict[str, str]:
         points = [
             Point("", one.rate, one.p50_s, one.p50_s, one.p50_s)
             for one in arm.replays
-            if one.p50_s is not None and one.p50_s >= LEAST
+            if one.p50_s is not None
         ]
         if points:
             lines.append(Curve(arm.mode, tuple(points)))

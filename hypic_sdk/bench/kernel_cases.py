@@ -7,19 +7,27 @@ the products; both are of the op as defined, whatever an implementation does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 
 from hypic_sdk.bench.attention_cases import attention_cases
-from hypic_sdk.bench.kernel_shapes import Case, Shapes, Tensors, drawn, normal
+from hypic_sdk.bench.kernel_shapes import (
+    EXACT,
+    GROUPED,
+    KEPT,
+    ROUNDED,
+    Case,
+    Shapes,
+    Tensors,
+    drawn,
+    normal,
+)
+from hypic_sdk.bench.row_cases import router_logits, row_cases
+from hypic_sdk.bench.sampling_cases import sampling_cases
 from hypic_sdk.families.gated_delta_rule import gated_delta_rule
 from hypic_sdk.kernels.experts.op import Shared, experts, route
 from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
-from hypic_sdk.kernels.linear.op import linear
 from hypic_sdk.kernels.live_scan.op import live_scan
-from hypic_sdk.kernels.mlp.op import gate_heads
-from hypic_sdk.kernels.norm.op import gated_rms_norm, rms_norm
 from hypic_sdk.kernels.scan_inputs import ScanInputs
 from hypic_sdk.kernels.segment_scan.op import segment_scan
 from hypic_sdk.kernels.short_conv.op import short_conv
@@ -30,7 +38,7 @@ LOAD, RUN, GAP, SAVE = ItemKind
 def kernel_cases(s: Shapes) -> list[Case]:
     """All cases at these shapes."""
     return [
-        *_row_cases(s),
+        *row_cases(s),
         _conv_case(s, "cold", 0),
         _conv_case(s, "decode", s.requests),
         _cold_scan_case(s),
@@ -42,52 +50,8 @@ def kernel_cases(s: Shapes) -> list[Case]:
         _experts_case(s, "assembly", (s.gaps + 1) * s.run),
         _experts_case(s, "decode", s.requests),
         _experts_case(s, "decode, one row", 1),
+        *sampling_cases(s),
     ]
-
-
-def _row_cases(s: Shapes) -> list[Case]:
-    rows, width, heads, size = s.rows, s.width, s.num_heads, s.head_size
-    Q, E = s.num_query_heads, s.attention_size
-    gated = partial(gated_rms_norm, eps=1e-6, activation="silu", gate_first=False)
-    return [
-        _product_case(s, "any rows", row_independent=False),
-        _product_case(s, "row-independent", row_independent=True),
-        Case(
-            "rms_norm",
-            "hidden rows",
-            4 * rows * width,
-            0,
-            drawn(x=(rows, width), scale=(width,)),
-            lambda t: lambda: [rms_norm(t["x"], t["scale"], eps=1e-6, zero_centred=True)],
-        ),
-        Case(
-            "gated_rms_norm",
-            "value heads",
-            6 * rows * heads * size,
-            0,
-            drawn(x=(rows, heads, size), gate=(rows, heads, size), scale=(size,)),
-            lambda t: lambda: [gated(t["x"], t["gate"], t["scale"])],
-        ),
-        Case(
-            "gate_heads",
-            "query heads",
-            6 * rows * Q * E,
-            0,
-            drawn(x=(rows, Q, E), query_gate=(rows, Q, 2 * E)),
-            lambda t: lambda: [gate_heads(t["x"], t["query_gate"][..., E:])],
-        ),
-    ]
-
-
-def _product_case(s: Shapes, name: str, *, row_independent: bool) -> Case:
-    rows, width, outputs = s.rows, s.width, s.projected
-
-    def bind(t: Tensors) -> Callable[[], Sequence[torch.Tensor]]:
-        return lambda: [linear(t["x"], t["weight"], row_independent=row_independent)]
-
-    moved = 2 * (rows * (width + outputs) + width * outputs)
-    draw = drawn(x=(rows, width), weight=(outputs, width))
-    return Case("linear", name, moved, 2 * rows * width * outputs, draw, bind)
 
 
 def _cold_runs(s: Shapes) -> tuple[ColdRun, ...]:
@@ -128,7 +92,8 @@ def _conv_case(s: Shapes, name: str, decoding: int) -> Case:
         return call
 
     draw = drawn(x=(rows, channels), weight=(channels, 4), tails=(slots, 3, channels))
-    return Case("short_conv", name, moved, 0, draw, bind)
+    bounds = {"rows": ROUNDED, "tails": EXACT}
+    return Case("short_conv", name, moved, 0, draw, bind, bounds)
 
 
 def _scan_tensors(
@@ -193,23 +158,29 @@ def _cold_scan_case(s: Shapes) -> Case:
     def draw(device: torch.device, dtype: torch.dtype) -> Tensors:
         return _scan_tensors(s, s.rows, len(runs), device, dtype)
 
-    return Case("segment_scan", "cold", moved, flops, draw, bind)
+    bounds = {"rows": ROUNDED, "states": KEPT, "transitions": KEPT}
+    return Case("segment_scan", "cold", moved, flops, draw, bind, bounds)
 
 
 def _live_case(s: Shapes, name: str, items: tuple[Item, ...], rows: int, moved: int) -> Case:
+    # slots before the first that is saved to are segments', and stay as they are
+    num_read = min(item.slot for item in items if item.kind == SAVE)
+    bounds = {"rows": ROUNDED, "states": KEPT, **({"segments": EXACT} if num_read else {})}
+
     def bind(t: Tensors) -> Callable[[], Sequence[torch.Tensor]]:
         inputs = _scan_inputs(t)
 
         def call() -> Sequence[torch.Tensor]:
             out = live_scan(inputs, items, t["states"], t["transitions"])
-            return [out, t["states"]]
+            states = t["states"]
+            return [out, states[num_read:], *([states[:num_read]] if num_read else [])]
 
         return call
 
     def draw(device: torch.device, dtype: torch.dtype) -> Tensors:
         return _scan_tensors(s, rows, 1 + max(item.slot for item in items), device, dtype)
 
-    return Case("live_scan", name, moved, 0, draw, bind)
+    return Case("live_scan", name, moved, 0, draw, bind, bounds)
 
 
 def _decode_scan_case(s: Shapes) -> Case:
@@ -236,10 +207,8 @@ def _experts_case(s: Shapes, name: str, rows: int, *, alike: bool = False) -> Ca
     flops = 6 * rows * s.top_k * s.width * s.inner
 
     def draw(device: torch.device, dtype: torch.dtype) -> Tensors:
-        # ties and near ties among the logits would send a row elsewhere in another precision
-        order = torch.rand(rows, s.num_experts, device=device).argsort(-1)
         return {
-            "logits": order.to(dtype) / 16.0,
+            "logits": router_logits(s, rows, device, dtype),
             **drawn(
                 **dict.fromkeys(("x", "shared"), (rows, s.width)),
                 weight_up=(s.num_experts, 2 * s.inner, s.width),
@@ -256,4 +225,5 @@ def _experts_case(s: Shapes, name: str, rows: int, *, alike: bool = False) -> Ca
 
         return call
 
-    return Case("experts", name, 2 * weights + 6 * rows * s.width, flops, draw, bind)
+    moved, bounds = 2 * weights + 6 * rows * s.width, {"rows": GROUPED}
+    return Case("experts", name, moved, flops, draw, bind, bounds)

@@ -1,11 +1,13 @@
 """Results that pages are made of, read as what their benches write; anything else is refused.
 
-Only what pages show is looked at.  A file that is broken, of another bench, without anything to
-show, or of a run that no page may show is named, with what is wrong and what to do.
+Only what pages show is looked at, and what that is derived from.  A file that is broken, of another
+bench, without anything to show, that contradicts itself, or of a run that no page may show is
+named, with what is wrong and what to do.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,8 +28,44 @@ _COMMIT = re.compile(r"(?:\S+-\d+-g)?[0-9a-f]{7,40}")
 
 LEAST, MOST = 1e-12, 1e12  # of what has a place on a logarithmic axis, in any unit
 
+JUDGED_SHAPE = "qwen3.5-35b-a3b"  # `serving_model.DEFAULT_SHAPE`: targets are of it
+TARGETS = {
+    "bytes of a 1k segment": 112.0,
+    "bytes of a 1k segment, 8-bit pair": 52.0,
+    "TTFT, 4 x 4k all hits": 25.0,
+    "each further 1k segment": 0.3,
+    "eight requests assembled together, over one": 1.5,
+    "building (T, S), one 4k segment": 2.0,
+    "building (T, S), eight 1k segments": 2.0,
+    "cold prefill, one text of 10k": 50_000.0,
+    "cold prefill, 8 segments of 1.25k": 65_000.0,
+    "decode step, batch 1, 4k of context": 4.0,
+    "decode step, batch 32, 4k of context": 18.0,
+    "layer-0 state error, fp32 with fp32 T": 1e-5,
+    "layer-0 state error, fp32 with fp16 T": 3e-4,
+    "layer-0 state error, kernels in 16 bits": 3e-3,
+    "full recompute over transformers, prefill of 16384": 2.0,
+    "full recompute over transformers, prefill of 8192": 2.0,
+}
+"""Those that rows of `bench serving` are given, by name; a test holds them to the rows."""
+
 Above = Annotated[float, msgspec.Meta(ge=LEAST, le=MOST)]
+NotBelow = Annotated[float, msgspec.Meta(ge=0.0, le=MOST)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class RowVerdict:
+    """What a file says of a row that the row's own numbers say, too."""
+
+    is_met: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowVerdicts:
+    """Those of serving.json, in the order of its rows."""
+
+    rows: list[RowVerdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +81,30 @@ class ServingBody:
     is_tiny: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a row that is no measurement, or has no place on its axes."""
-        _check_spreads((row.name, row.found) for row in self.rows)
+        """Raise ValueError for a row that can not be, or has no place on its axes."""
         for row in self.rows:
+            _check_spread(row.name, row.found, is_difference=_is_difference(row))
             if row.place is not None:
                 at = (row.place.num_segments, row.place.segment_tokens)
                 drawn = (row.found.minimum, row.found.maximum, *at)
                 if not LEAST <= min(drawn) <= max(drawn) <= MOST:
                     raise ValueError(f"{row.name!r} has no place on logarithmic axes")
+
+    def check(self, verdicts: Iterable[RowVerdict]) -> None:
+        """Raise ValueError for a row that contradicts its verdict, its floor or the bench."""
+        is_judged = self.shape == JUDGED_SHAPE and not (self.is_tiny or self.circumstances.is_cpu)
+        for row, said in zip(self.rows, verdicts, strict=True):
+            if said.is_met != row.is_met:
+                raise ValueError(
+                    f"{row.name!r} says is_met {_json(said.is_met)}, and its numbers give "
+                    f"{_json(row.is_met)} (median {row.found.median:g}, target {row.target}, "
+                    f"is_upper {_json(row.is_upper)})"
+                )
+            want = TARGETS.get(row.name)
+            if row.target != want and (is_judged or row.target is not None):
+                words = f"has the target {_json(row.target)}, and the bench's is {_json(want)}"
+                raise ValueError(f"{row.name!r} {words}")
+            _check_floor(row)
 
     @property
     def served(self) -> str:
@@ -65,10 +119,25 @@ class ServingBody:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One rate; without a p50 it was never answered."""
+    """One rate; without a p50 most of it was never answered."""
 
     rate: Above
-    p50_s: Annotated[float, msgspec.Meta(ge=0.0, le=MOST)] | None
+    p50_s: Above | None
+    p99_s: Above | None
+    hit_share: Share
+    num_failed: int
+    kept_up: bool
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a median above the 99th percentile."""
+        p50_s, p99_s = (math.inf if x is None else x for x in (self.p50_s, self.p99_s))
+        if p50_s > p99_s:
+            raise ValueError(f"the replay at {self.rate:g}/s has its p50 above its p99")
+
+    def holds(self, limit_s: float) -> bool:
+        """Whether the server bore this rate, as `replay_caller.Replay` has it."""
+        in_time = self.p50_s is not None and self.p50_s <= limit_s
+        return in_time and self.kept_up and self.num_failed == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +145,8 @@ class Held:
     """The highest rate that held."""
 
     rate: Above
-    p50_s: float
-    p99_s: float
+    p50_s: Above
+    p99_s: Above
     hit_share: Share
 
 
@@ -88,7 +157,7 @@ class ReplayArm:
     mode: str
     replays: list[Replayed]
     best: Held | None
-    saturated_per_s: float
+    saturated_per_s: NotBelow
     saturated_hit_share: Share
     cut_off: str = ""
 
@@ -97,12 +166,25 @@ class ReplayArm:
         """Whether anything was measured of it."""
         return bool(self.replays) or self.saturated_per_s > 0.0
 
+    def check_best(self, limit_s: float) -> None:
+        """Raise ValueError for a best that is not the highest of its rates that held."""
+        held = [one for one in self.replays if one.holds(limit_s)]
+        want = max(held, key=lambda one: one.rate, default=None)
+        said, given = (
+            one and (one.rate, one.p50_s, one.p99_s, one.hit_share) for one in (self.best, want)
+        )
+        if said != given:
+            raise ValueError(
+                f"{self.mode!r} says that its best (rate, p50, p99, cached) is {said or 'none'}, "
+                f"and its replays at p50 <= {limit_s:g} s give {given or 'none'}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """Of the plan, what pages tell."""
 
-    limit_s: float
+    limit_s: NotBelow
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +197,11 @@ class ReplayBody:
     circumstances: Circumstances
     arms: list[ReplayArm]
     is_tiny: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an arm that contradicts itself."""
+        for arm in self.arms:
+            arm.check_best(self.plan.limit_s)
 
     @property
     def lacks(self) -> str:
@@ -132,9 +219,28 @@ class ReplayBody:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A verdict in words."""
+    """A verdict in words, and the numbers of its rule."""
 
+    experiment: str
+    rule: str
+    found: Above | None  # none: it gave no right number
+    limit: Above
+    is_kept: bool | None
     says: str
+    is_judged: bool = True  # false: a run that the rule is not of
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a verdict that its numbers do not give."""
+        found = math.inf if self.found is None else self.found
+        is_kept = found <= self.limit if self.is_judged else None
+        word = "kept" if is_kept else "given up" if self.is_judged else "not judged here"
+        # as `experiments.Verdict` says it
+        says = f"{self.experiment}: {found:.2f}, {self.rule}: {word}"
+        if (self.is_kept, self.says) != (is_kept, says):
+            raise ValueError(
+                f"{self.experiment!r} says {self.says!r} and is_kept {_json(self.is_kept)}, and "
+                f"its numbers (found {found:g}, limit {self.limit:g}) give {says!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +250,9 @@ class Attention:
     scene: str
     arm: str
     us_a_layer: Spread
-    over_private: float
-    with_placing_ms: float
-    copies_mib: float
+    over_private: Above
+    with_placing_ms: Above
+    copies_mib: NotBelow
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +269,8 @@ class ExperimentsBody:
 
     def __post_init__(self) -> None:
         """Raise ValueError for a time that is none."""
-        _check_spreads((f"{one.scene}, {one.arm}", one.us_a_layer) for one in self.timings)
+        for one in self.timings:
+            _check_spread(f"{one.scene}, {one.arm}", one.us_a_layer)
 
     @property
     def served(self) -> str:
@@ -219,8 +326,11 @@ def _read(path: Path, kind: type[Body], *, for_pages: bool) -> Body | None:
         return None
     again = measure_again(path.stem, path.parent)
     try:
-        body = msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text = path.read_bytes()
+        body = msgspec.json.decode(text, type=kind)
+        if isinstance(body, ServingBody):
+            body.check(msgspec.json.decode(text, type=RowVerdicts).rows)
+    except (OSError, ValueError) as error:  # the latter is of msgspec, and of what is checked
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
             f"{path} is no result of `hypic bench {path.stem}`: {reason}; take it away, or {again}"
@@ -261,7 +371,28 @@ def _with_reasons(words: str, failures: Iterable[Failure]) -> str:
     return " ".join(f"{words}; failed: {reasons}".split()) if reasons else words
 
 
-def _check_spreads(found: Iterable[tuple[str, Spread]]) -> None:
-    for name, one in found:
-        if not one.minimum <= one.median <= one.maximum:
-            raise ValueError(f"{name!r} has a median outside of its minimum and maximum")
+def _json(value: bool | float | None) -> str:
+    """As the file has it."""
+    return msgspec.json.encode(value).decode()
+
+
+def _is_difference(row: Row) -> bool:
+    """Of two times that are alike: it may honestly be below zero."""
+    return row.unit == "%" or row.name == "each further 1k segment"
+
+
+def _check_spread(name: str, one: Spread, *, is_difference: bool = False) -> None:
+    if not one.minimum <= one.median <= one.maximum:
+        raise ValueError(f"{name!r} has a median outside of its minimum and maximum")
+    if one.minimum <= 0.0 and not is_difference:
+        raise ValueError(f"{name!r} has a minimum of {one.minimum:g}: it has to be above zero")
+
+
+def _check_floor(row: Row) -> None:
+    """A floor is what nothing beats: no time lies below it, and no speed above it."""
+    if row.floor is None:
+        return
+    best = row.found.minimum if row.is_upper else row.found.maximum
+    if best < row.floor if row.is_upper else best > row.floor:
+        words = "a time below" if row.is_upper else "a speed above"
+        raise ValueError(f"{row.name!r} has {words} its floor: {best:g}, and {row.floor:g}")

@@ -37,11 +37,14 @@ from hypic_sdk.bench.replay_report import (
 )
 from hypic_sdk.bench.replay_server import STOP_TIMEOUT_S, LateServer, ReplayServer, running
 from hypic_sdk.bench.report import circumstances
-from hypic_sdk.bench.serving_model import check_shape
+from hypic_sdk.bench.serving_model import SHAPES, check_shape
 from hypic_sdk.client import AsyncHypic
 from hypic_sdk.config import DEFAULT_MODE, MODES, EngineConfig, ReuseConfig, StoreConfig
+from hypic_sdk.demo import reader_path
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.models.qwen_config import Config
 from hypic_sdk.offline import find_model
+from hypic_sdk.prompt.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -269,13 +272,15 @@ def served(
     Args:
         model: a checkpoint folder or hub id; without it and a shape it is the packaged reader.
     Raises:
-        ConfigError: no such shape, a shape beside a model, or no such device.
+        ConfigError: no such shape, one with fewer words than the tokenizer, a shape beside a
+            model, or no such device.
         ModelFileError: no such model.
     """
     if shape is not None:
         check_shape(shape)
         if model is not None:
             raise ConfigError("a model or a shape of random weights, not both", shape=shape)
+        _check_words(shape)
     # asked without taking memory of a GPU, which is the server's
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     usable = ["auto", "cpu", *(["cuda"] if gpus else []), *gpus]
@@ -288,6 +293,19 @@ def served(
         return ReplayServer(None, shape, config)
     folder, name = find_model(model)
     return ReplayServer(str(folder), shape, config, name)
+
+
+def _check_words(shape: str) -> None:
+    """Raise ConfigError for a shape that has no row for a word of the packaged tokenizer."""
+    num_words = PromptTokenizer.from_folder(reader_path()).vocab_size
+    rows = {name: Config.from_hf(fields).vocab_size for name, fields in SHAPES.items()}
+    if rows[shape] < num_words:
+        fitting = ", ".join(name for name, count in rows.items() if count >= num_words)
+        raise ConfigError(
+            f"shape {shape!r} has {rows[shape]} words, the packaged tokenizer has {num_words}: "
+            f"shapes that fit it are {fitting}",
+            shape=shape,
+        )
 
 
 def with_mode(server: ReplayServer, mode: str) -> ReplayServer:

@@ -101,13 +101,16 @@ def run_serving_bench(
         whether no row failed, and none was left out for the time.
     Raises:
         ConfigError: no such device or shape; two of shape, model and `tiny` that exclude each
-            other; a model that transformers is to be drawn like.
+            other; a model that transformers is to be drawn like; profiles and no folder for them;
+            random weights that take more memory than is free.
         ModelFileError: no such model.
     """
     limit = TimeLimit(limit_s, time.monotonic())
     device, shape = usable_device(device_name), shape_of(shape, tiny=tiny, model=model)
     if transformers and model is not None:
         raise ConfigError("transformers is measured over random weights of a shape, not of a model")
+    if profile and folder is None:
+        raise ConfigError("--profile writes files beside serving.json: give --out FOLDER as well")
     weights, name = (None, shape) if model is None else find_model(model)
     sizes = TINY_SIZES if tiny else FULL_SIZES
     bench = Bench(model_of(shape, weights, device), shape, device, sizes, limit)
@@ -115,10 +118,12 @@ def run_serving_bench(
     meter, about = Meter(console, report, bench), ""
     if not bench.is_judged:
         about = f"; targets are of {DEFAULT_SHAPE} on a GPU: none is judged here"
-    console.print(f"{circumstances(device)}, {report.shape}{about}", highlight=False)
+    console.print(
+        f"{circumstances(device)}, {report.shape}{about}", highlight=False, soft_wrap=True
+    )
     for measure in ROWS:
         is_whole = meter.take(name_of(measure), partial(measure, bench, floors))
-        if profile and folder is not None and name_of(measure) in PROFILED:
+        if folder is not None and profile and name_of(measure) in PROFILED:
             meter.profile(name_of(measure), folder, is_measured=is_whole)
     if transformers:
         meter.take("own_prefill", partial(own_prefill, bench))
@@ -156,7 +161,9 @@ class Meter:
         except Exception as error:  # the other rows go on
             is_whole, reason = False, f"{type(error).__name__}: {error}"[:500]
             self.report.failures.append(Failure(name, reason))
-            self.console.print(f"{name}: {reason}", style="red", markup=False)
+            self.console.print(
+                f"{name}: {reason}", style="red", markup=False, highlight=False, soft_wrap=True
+            )
         self.report.seconds[name] = round(time.monotonic() - begun_s, 2)
         self.report.write()
         return is_whole

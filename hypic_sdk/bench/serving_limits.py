@@ -1,4 +1,4 @@
-"""What keeps a row of `bench serving` from being measured: time, the model's context, the pools.
+"""What keeps `bench serving` from measuring: memory, time, the model's context, the pools.
 
 A row says what it holds at once before it begins, and is told why it can not: it is then listed
 with that reason, and others go on.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 
 from hypic_sdk.config import StoreConfig
+from hypic_sdk.doctor.memory import available_bytes
+from hypic_sdk.errors import ConfigError
 from hypic_sdk.store.layout import ROWS_PER_REQUEST, StoreLayout
 
 
@@ -110,3 +113,24 @@ class Room:
             return self
         budget_bytes = self.layout.budget_for(self.store, *slots)
         return replace(self, store=replace(self.store, budget_bytes=budget_bytes))
+
+
+def check_memory(name: str, build: Callable[[], torch.nn.Module], device: torch.device) -> None:
+    """Raise ConfigError where a model's weights take more than is free on the device.
+
+    Who asks for more on a CPU is ended by the system, with much else, and told nothing.
+
+    Args:
+        build: makes the model on the default device; none of its weights is made here.
+    """
+    with torch.device("meta"):
+        model = build()
+    needed = sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers()))
+    free = available_bytes(device)
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"the weights of {name} take {needed:,} bytes, and {free:,} are free on {device}: "
+            "free some, or choose a smaller model, as --tiny has",
+            needed_bytes=needed,
+            available_bytes=free,
+        )

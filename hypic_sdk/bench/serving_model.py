@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 
 from hypic_sdk.bench.serving_decays import fill_decays
-from hypic_sdk.bench.serving_limits import Needs, Room, TimeLimit
+from hypic_sdk.bench.serving_limits import Needs, Room, TimeLimit, check_memory
 from hypic_sdk.bench.serving_report import Absent
 from hypic_sdk.config import (
     DEFAULT_MODE,
@@ -29,7 +29,7 @@ from hypic_sdk.config import (
 )
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import ConfigError, WorkerError
-from hypic_sdk.models.loader import load_model
+from hypic_sdk.models.loader import load_model, model_files, open_checkpoint
 from hypic_sdk.models.qwen3_5 import Model
 from hypic_sdk.models.qwen_config import Config
 from hypic_sdk.prompt.segment import (
@@ -121,10 +121,13 @@ def random_model(shape: str, device: torch.device, seed: int = 0) -> Model:
     evenly under any decays.
 
     Args:
-        shape: a name in `SHAPES`; ConfigError for any other.
+        shape: a name in `SHAPES`.
+    Raises:
+        ConfigError: no such shape; less memory is free on the device than its weights take.
     """
     check_shape(shape)
     config = Config.from_hf(SHAPES[shape])
+    check_memory(shape, lambda: Model(config, torch.bfloat16), device)
     with torch.device(device):
         model = Model(config, torch.bfloat16)
     torch.manual_seed(seed)
@@ -143,8 +146,15 @@ def _fill(name: str, parameter: torch.Tensor) -> None:
 
 
 def model_of(shape: str, folder: Path | None, device: torch.device) -> Any:
-    """A checkpoint's model if a folder is given, else one with random weights."""
+    """A checkpoint's model if a folder is given, else one with random weights.
+
+    Raises:
+        ConfigError: no such shape; less memory is free on the device than the weights take.
+        ModelFileError: the folder holds no model.
+    """
     if folder is not None:
+        opened = open_checkpoint(model_files(folder))
+        check_memory(folder.name, lambda: opened.build(opened.dtype), device)
         return load_model(folder, device=device).model
     return random_model(shape, device)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypic_sdk.bench.kept_rows import finite
-from hypic_sdk.bench.report import Spread, circumstances
+from hypic_sdk.bench.report import Spread, circumstances, write_whole
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +103,7 @@ class Report:
             "seconds": self.seconds,
         }
         text = json.dumps(finite(report), indent=1) + "\n"
-        (self.folder / "serving.json").write_text(text, encoding="utf-8")
+        write_whole(self.folder / "serving.json", text)
 
 
 def line_of(row: Row) -> str:

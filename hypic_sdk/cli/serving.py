@@ -56,7 +56,7 @@ def bench_serving(
     overwrite: OverwriteOption = False,
     profile: Annotated[
         bool,
-        typer.Option("--profile", help="And profiles of some rows, by kernel, beside it."),
+        typer.Option("--profile", help="And profiles of some rows, by kernel, into --out."),
     ] = False,
     transformers: Annotated[
         bool, typer.Option("--transformers", help="The same model by transformers as well, last.")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hypic_sdk.bench.figures import BLOCKS, PAGES
+from hypic_sdk.bench.published import TARGETS
 from hypic_sdk.cli.app import main
 
 WHERE = {
@@ -22,10 +23,27 @@ def row(name: str, median: float, place: tuple[str, int, int] | None = None) -> 
     arm_and_place = place and dict(
         zip(("arm", "num_segments", "segment_tokens"), place, strict=True)
     )
+    target = TARGETS.get(name)
     return {
-        "name": name, "unit": "ms", "target": 25.0, "is_upper": True, "is_met": median <= 25,
+        "name": name, "unit": "ms", "target": target, "is_upper": True,
+        "is_met": None if target is None else median <= target,
         "found": {"minimum": median / 2, "median": median, "maximum": 2 * median, "num_runs": 3},
         "floor": None, "notes": {}, "place": arm_and_place,
+    }  # fmt: skip
+
+
+def verdict(experiment: str, found: float, limit: float) -> dict[str, Any]:
+    rule, word = f"at most {limit}", "kept" if found <= limit else "given up"
+    return {
+        "experiment": experiment, "rule": rule, "found": found, "limit": limit,
+        "is_kept": found <= limit, "says": f"{experiment}: {found:.2f}, {rule}: {word}",
+    }  # fmt: skip
+
+
+def replayed(rate: float, p50_s: float | None, *, kept_up: bool = True) -> dict[str, Any]:
+    return {
+        "rate": rate, "p50_s": p50_s, "p99_s": p50_s and 2 * p50_s, "hit_share": 0.5,
+        "num_failed": int(p50_s is None), "kept_up": kept_up,
     }  # fmt: skip
 
 
@@ -55,7 +73,7 @@ def write_results(tmp_path: Path) -> Path:
                 {
                     "mode": "ours", "best": None, "saturated_per_s": 4.0,
                     "saturated_hit_share": 0.61, "cut_off": "",
-                    "replays": [{"rate": 2.0, "p50_s": 0.5}, {"rate": 4.0, "p50_s": None}],
+                    "replays": [replayed(2.0, 0.5, kept_up=False), replayed(4.0, None)],
                 },
                 {
                     "mode": "late", "best": None, "saturated_per_s": 0.0,
@@ -65,7 +83,7 @@ def write_results(tmp_path: Path) -> Path:
         },
         "experiments": {
             "bench": "experiments", "shape": "small", "circumstances": WHERE,
-            "verdicts": [{"says": "it: 1.20, at most 1.1: given up"}],
+            "verdicts": [verdict("it", 1.2, 1.1)],
             "timings": [
                 {
                     "scene": "s", "arm": "key", "over_private": 1.2, "with_placing_ms": 0.3,

@@ -71,7 +71,7 @@ def test_one_command_draws_and_fills(results, tmp_path):
         assert text.endswith("after\n")
         assert blocks(text) == texts(read(results))
         assert "| TTFT, 4 x 4k all hits | ms | 10.0 / 20.0 / 40.0 | <= 25 |" in text
-        assert "<= 25 (**missed**)" in text
+        assert "<= 0.3 (**missed**)" in text
         assert "Failed: f (no memory)." in text
         assert "Not measured: g (no library)." in text
         assert "- it: 1.20, at most 1.1: given up" in text

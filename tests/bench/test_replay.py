@@ -41,8 +41,12 @@ from hypic_sdk.bench.replay_caller import (
 )
 from hypic_sdk.bench.replay_report import ArmResult, counters_of, table_of, write
 from hypic_sdk.bench.replay_server import LateServer, ReplayServer, running
+from hypic_sdk.bench.serving_model import SHAPES
 from hypic_sdk.config import EngineConfig, StoreConfig
+from hypic_sdk.demo import reader_path
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.models.qwen_config import Config
+from hypic_sdk.prompt.tokenizer import PromptTokenizer
 from hypic_sdk.wire.replies import ChatCompletionChunk
 
 SMALL = TraceShape(num_documents=8, per_request=3, median_tokens=40, live_tokens=30)
@@ -318,8 +322,20 @@ def test_a_table_of_arms_that_came_to_nothing() -> None:
 
 def test_what_is_served_follows_the_options() -> None:
     store = StoreConfig(1 << 30, 1500, "int8")
-    config = served(None, "tiny", "cpu", store, 9.0).config
+    config = served(None, "tiny-8k", "cpu", store, 9.0).config
     assert (config.store, config.capture_ahead_s) == (store, 9.0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shape_with_fewer_words_than_the_tokenizer_is_refused_before_a_server_starts(shape):
+    num_words = PromptTokenizer.from_folder(reader_path()).vocab_size
+    num_rows = Config.from_hf(SHAPES[shape]).vocab_size
+    if num_rows >= num_words:
+        assert served(None, shape, "cpu", StoreConfig()).shape == shape
+        return
+    told = f"{shape}' has {num_rows} words, .* tokenizer has {num_words}: .* qwen3.5-35b-a3b, tiny"
+    with pytest.raises(ConfigError, match=told):
+        served(None, shape, "cpu", StoreConfig())
 
 
 @pytest.mark.parametrize("num_gpus", [0, 2])
@@ -330,16 +346,16 @@ def test_a_device_that_is_not_here_is_refused_before_a_server_starts(
     monkeypatch.setattr("torch.cuda.is_available", lambda: num_gpus > 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: num_gpus)
     if device in ("auto", "cpu") or (num_gpus and device in ("cuda", "cuda:1")):
-        assert served(None, "tiny", device, StoreConfig()).config.device == device
+        assert served(None, "tiny-8k", device, StoreConfig()).config.device == device
     else:
         with pytest.raises(ConfigError, match=f"no device '{device}' can be used here, only"):
-            served(None, "tiny", device, StoreConfig())
+            served(None, "tiny-8k", device, StoreConfig())
 
 
 def test_a_report_says_what_was_served_and_how_its_cache_was_split() -> None:
     store = StoreConfig(3 << 29, 1500, "int8", segments_per_request=7)
-    words = served(None, "tiny", "cpu", store, 9.0).words
+    words = served(None, "tiny-8k", "cpu", store, 9.0).words
     assert words == (
-        "tiny, cache of 1.5 GiB split for 7 segments of 1500 tokens a request, pairs in int8"
+        "tiny-8k, cache of 1.5 GiB split for 7 segments of 1500 tokens a request, pairs in int8"
     )
     assert served(None, None, "cpu", store, 9.0).words.startswith("the packaged reader, cache")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hypic_sdk.bench import choices, divergence, fidelity, modes, sweep
+from hypic_sdk.bench import (
+    choices,
+    divergence,
+    experiments,
+    fidelity,
+    kernels,
+    modes,
+    serving_report,
+    sweep,
+)
 from hypic_sdk.bench.report import Spread, append_json_line, circumstances
 from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.export import save_reader
@@ -150,3 +160,39 @@ def test_a_bench_of_the_processor_names_it_where_a_gpu_is(name, model, tmp_path,
     assert written["circumstances"]["hardware"].endswith(" cores)")
     assert GPU not in console.export_text()
     assert all(GPU not in path.read_text() for path in tmp_path.iterdir())
+
+
+def _kernels(folder: Path) -> None:
+    kernels.Report(folder, torch.device("cpu"), circumstances("cpu")).write()
+
+
+def _experiments(folder: Path) -> None:
+    experiments.Results().write(folder, "tiny", torch.device("cpu"))
+
+
+def _serving(folder: Path) -> None:
+    serving_report.Report(folder, "tiny", torch.device("cpu")).write()
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("kernels", _kernels), ("experiments", _experiments), ("serving", _serving)],
+)
+def test_a_run_that_is_killed_while_it_writes_leaves_the_report_before_whole(
+    name: str, write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    path = tmp_path / f"{name}.json"
+    before = path.read_text()
+    assert json.loads(before)
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    honest = Path.write_text
+
+    def killed(self: Path, text: str, **options: str) -> int:
+        honest(self, text[: len(text) // 2], **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path)
+    assert path.read_text() == before

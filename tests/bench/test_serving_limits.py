@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -14,7 +15,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hypic_sdk.bench import experiments, serving, serving_model, serving_peer, serving_rows
+from hypic_sdk.bench import (
+    experiments,
+    serving,
+    serving_limits,
+    serving_model,
+    serving_peer,
+    serving_rows,
+)
 from hypic_sdk.bench.published import read
 from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving import name_of, run_serving_bench
@@ -32,10 +40,11 @@ from hypic_sdk.bench.serving_model import (
 from hypic_sdk.bench.serving_peer import over_peer, own_prefill
 from hypic_sdk.bench.serving_profile import PROFILED
 from hypic_sdk.bench.serving_report import Absent, Row
-from hypic_sdk.cli.app import app
+from hypic_sdk.cli.app import app, main
 from hypic_sdk.config import StoreConfig
+from hypic_sdk.demo import reader_path
 from hypic_sdk.engine.engine import Engine
-from hypic_sdk.errors import WorkerError
+from hypic_sdk.errors import ConfigError, WorkerError
 
 CPU = torch.device("cpu")
 MEASURES: dict[str, Callable[[Bench, Floors], Iterator[Row | Absent]]] = {
@@ -287,3 +296,48 @@ def test_no_shape_is_the_one_of_the_targets():
     assert shape_of(None) == DEFAULT_SHAPE
     assert shape_of("tiny") == "tiny"
     assert serving_model.shape_of(None, tiny=True) == "tiny"
+
+
+def never(*_, **__):
+    raise AssertionError("no weights may be made")
+
+
+@pytest.mark.parametrize("free", [0, 65_000_000_000])
+def test_weights_that_find_no_room_are_refused_before_they_are_made(free, monkeypatch, capsys):
+    """The 35 billion parameters of the default shape on a machine of 60 GiB."""
+    monkeypatch.setattr(serving_limits, "available_bytes", lambda _: free)
+    monkeypatch.setattr(serving_model, "fill_decays", never)
+    monkeypatch.setattr(serving_model, "_fill", never)
+    monkeypatch.setattr("sys.argv", ["hypic", "bench", "serving", "--device", "cpu"])
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code not in (None, 0)
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    (needed,) = re.findall(f"the weights of {DEFAULT_SHAPE} take ([0-9,]+) bytes", told)
+    assert 65e9 < int(needed.replace(",", "")) < 75e9, "2 bytes each"
+    assert f"{free:,} are free on cpu" in told
+    assert "--tiny" in told
+
+
+@pytest.mark.parametrize("kind", ["shape", "folder"])
+def test_weights_need_no_more_memory_than_they_take(kind, monkeypatch):
+    folder = reader_path() if kind == "folder" else None
+    model = serving_model.model_of("tiny", folder, CPU)
+    kept = (*model.parameters(), *model.buffers())
+    needed = sum(x.numel() * x.element_size() for x in kept)
+    for free in (needed, None):
+        monkeypatch.setattr(serving_limits, "available_bytes", lambda _, free=free: free)
+        assert serving_model.model_of("tiny", folder, CPU)
+    monkeypatch.setattr(serving_limits, "available_bytes", lambda _: needed - 1)
+    for name in ("_fill", "load_model"):
+        monkeypatch.setattr(serving_model, name, never)
+    with pytest.raises(ConfigError, match=f"take {needed:,} bytes, and {needed - 1:,} are free"):
+        serving_model.model_of("tiny", folder, CPU)
+
+
+def test_profiles_without_a_folder_are_refused_before_a_model_is_made(monkeypatch):
+    monkeypatch.setattr(serving, "model_of", never)
+    with pytest.raises(ConfigError, match=r"--profile .* --out"):
+        run_serving_bench(Console(quiet=True), device_name="cpu", tiny=True, profile=True)
