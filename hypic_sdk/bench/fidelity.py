@@ -38,6 +38,7 @@ from hypic_sdk.bench.fidelity_rungs import (
     distinct_worlds,
     drift,
     drift_arms,
+    first_layer_bounds,
     purity,
     transition_norms,
 )
@@ -203,7 +204,14 @@ class Run:
             seconds=round(self.limit.passed_s, 1),
             num_cases=len(self.cases),
             verdict=judge(
-                self.norms, self.laws, self.purity, self.bits, self.rows, self.plan.strata
+                self.norms,
+                self.laws,
+                self.purity,
+                self.bits,
+                self.rows,
+                self.plan.strata,
+                drift=self.drift,
+                first_layer=first_layer_bounds(self.subject),
             ),
             norms=self.norms,
             laws=self.laws,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
@@ -16,10 +17,11 @@ from hypic_sdk.bench.scores import angle_degrees, relative_l2
 from hypic_sdk.bench.subject import Subject
 from hypic_sdk.doctor.laws import check_laws
 from hypic_sdk.kernels.items import NO_SLOT
-from hypic_sdk.models.base import TransitionKind
+from hypic_sdk.models.base import LayerKind, TransitionKind
 from hypic_sdk.prompt.segment import PromptPart, Role, SegmentedPrompt, segment_id
 
 NORM_TOKENS = 256
+EXACT = f"{DEFAULT}, fp32 transition"
 LEAST_NORM, LEAST_NORM_SHARE = 0.1, 1.0 / 3.0
 
 
@@ -182,10 +184,23 @@ def _full_states(bench: Bench, fulls: Sequence[FullReply], *, attends: bool) -> 
     ]
 
 
+def first_layer_bounds(subject: Subject) -> dict[str, float]:
+    """How far the state of a model's first layer may be from full recompute's, by arm (design 13).
+
+    It has met no other layer, so composition is exact there but for rounding.  None where full
+    attention comes first.
+    """
+    if subject.model.spec.layers[0] is not LayerKind.LINEAR:
+        return {}
+    is_16_bit = next(cast("torch.nn.Module", subject.model).parameters()).dtype.itemsize == 2
+    default, exact = (3e-3, 3e-3) if is_16_bit else (3e-4, 1e-5)
+    return {DEFAULT: default, EXACT: exact}
+
+
 def drift_arms() -> tuple[Arm, ...]:
     """The default, with the transition in fp32 too, without seams, and naive addition."""
     default = Arm(DEFAULT)
-    exact = replace(default, name=f"{DEFAULT}, fp32 transition", pair="float32")
+    exact = replace(default, name=EXACT, pair="float32")
     plain = Arm("transition_rope", "transition_rope")
     return default, exact, plain, Arm("addition", "addition")
 

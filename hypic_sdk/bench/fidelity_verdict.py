@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from hypic_sdk.bench.fidelity_arms import CONTROL_ARMS, DEFAULT, FULL, Row
 from hypic_sdk.bench.fidelity_bits import WarmCold
@@ -13,6 +14,7 @@ from hypic_sdk.bench.fidelity_rungs import (
     LEAST_NORM_SHARE,
     NORM_TOKENS,
     Law,
+    LayerDrift,
     Norms,
     Purity,
 )
@@ -65,7 +67,7 @@ class Verdict:
     qualifies: bool  # the model can tell good reuse from bad
     qualification: tuple[Check, ...]
     controls: tuple[Check, ...]  # each must be seen to do worse than the default
-    rungs: tuple[Check, ...]  # L0, L1, L2
+    rungs: tuple[Check, ...]  # L0, L1, L2, and drift where it has to be rounding alone
     targets: tuple[Check, ...]  # the default against full recompute: as measured, and surely
 
     @property
@@ -115,6 +117,9 @@ def judge(
     same: Sequence[WarmCold],
     rows: Sequence[Row],
     strata: Sequence[str] = (),
+    *,
+    drift: Sequence[LayerDrift] = (),
+    first_layer: Mapping[str, float] = MappingProxyType({}),
 ) -> Verdict:
     """Hold the figures against what is wanted of model, bench and engine.
 
@@ -122,6 +127,7 @@ def judge(
 
     Args:
         strata: those that the run was to measure, if it is not told by the rows.
+        first_layer: the bounds of its state by arm, of `first_layer_bounds`.
     """
     found = {(one.arm, one.stratum): one for one in summarise(rows)}
     bites = [_bite(name, found.get((name, ALL))) for name in MUST_BITE]
@@ -133,7 +139,7 @@ def judge(
         all(check.passed for check in qualification),
         qualification,
         tuple(controls),
-        _rungs(laws, pure, same),
+        (*_rungs(laws, pure, same), *_first_layer(drift, first_layer)),
         _targets(found.get((DEFAULT, ALL))),
     )
 
@@ -224,6 +230,19 @@ def _unjoined(rows: Sequence[Row]) -> Check:
 
 def _rungs(laws: Sequence[Law], pure: Purity | None, same: Sequence[WarmCold]) -> tuple[Check, ...]:
     return (_algebra(laws), *_purity(pure), *map(_warm_cold, same or (None,)))
+
+
+def _first_layer(drift: Sequence[LayerDrift], bounds: Mapping[str, float]) -> Iterator[Check]:
+    """An error in T or in composing shows here before any answer does."""
+    found = {one.arm: one.largest_l2 for one in drift if one.attention and one.layer == 0}
+    for arm, bound in bounds.items():
+        error = found.get(arm)
+        yield Check(
+            f"state of the first layer, {arm}",
+            NOT_MEASURED if error is None else f"{error:.1e} at most, of full recompute's",
+            f"at most {bound:g}",
+            error is not None and error <= bound,
+        )
 
 
 def _algebra(laws: Sequence[Law]) -> Check:

@@ -16,6 +16,7 @@ import dataclasses
 import json
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -35,8 +36,8 @@ from hypic_sdk.demo.initial import begin_as, hold_slow_decays, init_weights
 from hypic_sdk.demo.losses import Weights, losses
 from hypic_sdk.demo.optimizer import Average, Optimizer
 from hypic_sdk.demo.prompts import Batch, Hiding
-from hypic_sdk.demo.reader_config import FAMILIES
 from hypic_sdk.demo.reader_model import Reader, ReaderConfig
+from hypic_sdk.demo.train_options import parse
 from hypic_sdk.demo.training_data import BatchSource, make_lexicon, stages
 from hypic_sdk.demo.worlds import MIXES
 
@@ -286,48 +287,6 @@ class Trainer:
             log.write(text)
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add, hide = parser.add_argument, dataclasses.astuple(Hiding())
-    add("--out", type=Path, required=True)
-    add("--tokenizer", type=Path, default=Path(__file__).parent / "reader")
-    add("--prose", type=Path, nargs="*", default=())
-    add("--minutes", type=float, default=20.0)
-    add("--steps", type=int, default=0, help="train by steps instead of minutes")
-    add("--rate", type=float, default=2e-3)
-    add("--warmup", type=int, default=200)
-    add("--hold", type=float, default=0.3, help="share of the time before the rate falls")
-    add("--average", type=float, default=0.997, help="how much of the average a step keeps")
-    add("--lm", type=float, default=0.2)
-    add("--agree", type=float, default=0.0, help="composed steps: weight of KL to a plain forward")
-    add("--tokens-per-step", type=int, default=32768)
-    add("--longest", type=int, default=4096)
-    add("--grown", action="store_true", help="long prompts from the start: with --start")
-    add("--composed-share", type=float, default=0.25)
-    add("--composed-from", type=float, default=0.2)
-    add("--family", choices=FAMILIES, default=FAMILIES[0], help="of the linear layers")
-    add("--full-layers", type=int, nargs="+", default=[3, 7], help="which are full attention")
-    add(
-        "--hide", type=float, nargs=3, default=hide, metavar=("PROMPTS", "DOCUMENTS", "TOKENS"),
-        help="composed steps: share of prompts with hidden keys, of their documents, most tokens",
-    )  # fmt: skip
-    add("--mix", choices=tuple(MIXES), default="reader", help="of the kinds of questions")
-    add("--workers", type=int, default=13)
-    add("--log-every", type=int, default=100)
-    add("--look-every-s", type=float, default=150.0)
-    add("--save-every-s", type=float, default=200.0)
-    add("--eval-prompts", type=int, default=48, help="of each number of documents, in a look")
-    add("--per-count", type=int, default=250, help="the same, in the last evaluation")
-    add("--seed", type=int, default=1)
-    add("--start", type=Path, help="the reader whose weights training begins with, where they fit")
-    add("--resume", type=Path, help="the folder `kept` of a run whose machine was lost")
-    add("--compare", type=Path, help="an older reader folder to score the same way")
-    add("--commit", default="", help="the commit of this code, where there is no git")
-    add("--tiny", action="store_true", help="a toy model, for a smoke run")
-    return parser.parse_args(argv)
-
-
 def train(args: argparse.Namespace) -> None:
     """Train, or go on with a run that was cut short, and write the averaged weights."""
     prose = [line for path in args.prose for line in path.read_text().splitlines()]
@@ -366,7 +325,8 @@ def score(args: argparse.Namespace, folder: Path, metrics: Path, recipe: str) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: train, write the reader, score it."""
-    args = parse(argv)
+    args = parse(argv, __doc__)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # workers go too
     args.out.mkdir(parents=True, exist_ok=True)
     train(args)
     words = sys.argv[1:] if argv is None else list(argv)

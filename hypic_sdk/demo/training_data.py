@@ -7,6 +7,7 @@ import math
 import multiprocessing as mp
 import queue
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +125,7 @@ def _work(
 ) -> None:
     """Fill the queue with batches of the current stage, until ended."""
     keep_tokenizers_serial()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     encoder = PromptEncoder(PieceTokenizer(Path(folder)))
     number = current.value
     rng = random.Random(seed + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -24,7 +25,15 @@ from hypic_sdk.bench.fidelity_cases import (
     with_more,
 )
 from hypic_sdk.bench.fidelity_docs import BEGIN, END, filled, tables
-from hypic_sdk.bench.fidelity_rungs import Law, Norms, Purity, distinct_worlds
+from hypic_sdk.bench.fidelity_rungs import (
+    EXACT,
+    Law,
+    LayerDrift,
+    Norms,
+    Purity,
+    distinct_worlds,
+    first_layer_bounds,
+)
 from hypic_sdk.bench.fidelity_tables import headline
 from hypic_sdk.bench.fidelity_verdict import BITE, CONTROLS, NO_SEAM, judge, summarise
 from hypic_sdk.bench.modes import parse_servers
@@ -36,6 +45,7 @@ from hypic_sdk.demo import reader_path
 from hypic_sdk.demo.export import save_reader
 from hypic_sdk.demo.reader_model import Reader, ReaderConfig
 from hypic_sdk.errors import ConfigError
+from hypic_sdk.models.base import LayerKind
 
 NORMS = Norms(256, 4, ((0.5, 0.0), (0.9, 0.2)), 0.75)
 LAWS = (Law("composition", 1e-14, 1e-10, True),)
@@ -117,6 +127,36 @@ def test_a_fault_that_met_no_entries_proves_nothing():
 )
 def test_a_broken_rung_is_told(laws, pure, same):
     assert not judge(NORMS, laws, pure, same, rows_of()).rungs_hold
+
+
+@pytest.mark.parametrize("arm", [DEFAULT, EXACT])
+@pytest.mark.parametrize("error", [2e-5, 1.1e-2, math.nan, None])
+def test_a_first_layer_that_is_off_is_told(arm, error):
+    """As by a transition that is two percent too large, which answers hardly show."""
+    bounds = {DEFAULT: 3e-4, EXACT: 1e-5}
+    found = {DEFAULT: 1e-4, EXACT: 3e-7, arm: error}
+    drift = [
+        LayerDrift(name, attention, layer, value, value if attention and layer == 0 else 0.0, 0.0)
+        for name, value in found.items()
+        if value is not None
+        for attention in (True, False)
+        for layer in (0, 1)
+    ]
+    verdict = judge(NORMS, LAWS, PURE, SAME, rows_of(), drift=drift, first_layer=bounds)
+    is_within = error is not None and error <= bounds[arm]
+    assert verdict.rungs_hold == is_within
+    (own,) = (check for check in verdict.rungs if check.name == f"state of the first layer, {arm}")
+    assert own.passed == is_within
+
+
+def test_bounds_of_the_first_layer_are_of_the_dtype_and_of_linear_layers(monkeypatch):
+    subject = load_subject(None, "cpu")
+    assert first_layer_bounds(subject) == {DEFAULT: 3e-4, EXACT: 1e-5}
+    subject.model.to(torch.bfloat16)
+    assert first_layer_bounds(subject) == {DEFAULT: 3e-3, EXACT: 3e-3}
+    layers = (LayerKind.ATTENTION, *subject.model.spec.layers[1:])
+    monkeypatch.setattr(subject.model, "spec", replace(subject.model.spec, layers=layers))
+    assert not first_layer_bounds(subject)
 
 
 @pytest.mark.parametrize(

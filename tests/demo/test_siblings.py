@@ -26,7 +26,8 @@ from hypic_sdk.demo.prompts import Batch, Encoded, PieceTokenizer, PromptEncoder
 from hypic_sdk.demo.questions import make_example
 from hypic_sdk.demo.reader_config import FAMILIES, ReaderConfig
 from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader
-from hypic_sdk.demo.train import TOY, parse, train
+from hypic_sdk.demo.train import TOY, train
+from hypic_sdk.demo.train_options import parse
 from hypic_sdk.demo.worlds import WorldSpec
 from hypic_sdk.errors import ModelFileError
 from hypic_sdk.models import loader, tiny_checkpoint
@@ -211,7 +212,7 @@ def test_thirty_steps_lower_the_loss(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "LOOK_ARMS", training.LOOK_ARMS[:1])
-    train(parse(["--out", str(tmp_path), "--family", family, *FLAGS.split()]))
+    train(parse(["--out", str(tmp_path), "--family", family, *FLAGS.split()], None))
     rows = [json.loads(text) for text in (tmp_path / "log.jsonl").read_text().splitlines()]
     rows = [row for row in rows if "step" in row]
     assert rows[-1]["skipped"] == 0
@@ -269,9 +270,9 @@ def test_a_training_begins_with_a_reader_of_another_family(
     first.mkdir()
     second.mkdir()
     one_step = [*FLAGS.split(), "--steps", "1"]
-    train(parse(["--out", str(first), *one_step]))
+    train(parse(["--out", str(first), *one_step], None))
     start = ["--start", str(first / "reader"), "--family", "kda"]
-    train(parse(["--out", str(second), *start, *one_step]))
+    train(parse(["--out", str(second), *start, *one_step], None))
     assert "so drawn: model.layers.0.linear_attn.strength_bias" in capsys.readouterr().out
     config = json.loads((second / "reader" / "config.json").read_text())
     assert config["family"] == "kda"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +31,8 @@ from hypic_sdk.demo.prompts import (
 from hypic_sdk.demo.questions import make_example
 from hypic_sdk.demo.reader_model import Layout, LinearLayer, Reader
 from hypic_sdk.demo.scan import transition_norm
-from hypic_sdk.demo.train import TOY, parse, train
+from hypic_sdk.demo.train import TOY, train
+from hypic_sdk.demo.train_options import parse
 from hypic_sdk.demo.training_data import draw_spec, stages
 from hypic_sdk.demo.worlds import MIXES, Mix, WorldSpec
 
@@ -138,14 +142,52 @@ def test_a_run_goes_on_where_it_was_cut_short(
 ) -> None:
     monkeypatch.setattr(training, "LOOK_ARMS", training.LOOK_ARMS[:1])
     for until in (2, 3):
-        train(parse(["--out", str(tmp_path), "--steps", str(until), *FLAGS.split()]))
+        train(parse(["--out", str(tmp_path), "--steps", str(until), *FLAGS.split()], None))
     assert steps(tmp_path) == [1, 2, 3]
     other = tmp_path / "other"
     other.mkdir()
     kept = ["--resume", str(tmp_path / "kept")]
-    train(parse(["--out", str(other), "--steps", "4", *kept, *FLAGS.split()]))
+    train(parse(["--out", str(other), "--steps", "4", *kept, *FLAGS.split()], None))
     assert steps(other) == [4]
     assert (other / "reader" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--minutes 0", "--minutes 0 and --steps 0"),
+        ("--minutes -1", "--minutes -1"),
+        ("--minutes nan", "--minutes nan"),
+        ("--steps -2", "--steps -2"),
+        ("--hide 2 0.5 100", "--hide 2 0.5 100"),
+        ("--hide 0.5 -1 100", "--hide 0.5 -1 100"),
+        ("--hide 0.5 0.5 nan", "--hide 0.5 0.5 nan"),
+        ("--start /nowhere", "--start /nowhere: no reader is there"),
+        ("--resume /nowhere", "--resume /nowhere: no reader is there"),
+    ],
+)
+def test_what_no_training_could_begin_with_is_refused(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--out", "unused", *words.split()], None)
+    assert told in capsys.readouterr().err
+    assert not Path("unused").exists()
+
+
+def test_a_training_that_is_ended_leaves_no_process_behind(tmp_path: Path) -> None:
+    words = ["--out", str(tmp_path), "--steps", "10000", *FLAGS.split()]
+    command = [sys.executable, "-m", "hypic_sdk.demo.train", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+        assert training.stdout is not None
+        assert training.stdout.readline(), "it has begun"
+        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
+        assert children, "workers"
+        training.terminate()
+        assert training.wait(30) == 128 + signal.SIGTERM
+    # those that are left over belong to another process, which has not waited for them yet
+    left = [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert all(" Z " in Path(f"/proc/{pid}/stat").read_text() for pid in left)
 
 
 def test_grown_prompts_are_long_from_the_start() -> None:
