@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from hypic_sdk.bench.destination import check_file, named
+from hypic_sdk.bench.destination import named
 from hypic_sdk.bench.experiments_docs import (
     anchored_table,
     choices_table,
@@ -40,6 +40,7 @@ from hypic_sdk.bench.pages import (
     measure_again,
     no_place,
     renewed,
+    write_all,
 )
 from hypic_sdk.bench.published import of_no_commit
 from hypic_sdk.bench.report import Circumstances
@@ -334,10 +335,7 @@ def fill(folder: Path, pages: Path, of: str) -> list[str]:
     new = dict(found.pages)
     if prefix + FIGURES_PART in found.placed:
         new |= {pages / name: text for name, text in _figures(folder, prefix).items()}
-    for path in new:
-        check_file(path)
-    for path, text in new.items():
-        path.write_text(text, encoding="utf-8")
+    write_all(new)
     names = ", ".join(part.name for part in made if part.name in found.placed) or "nothing"
     said = [f"{pages}: {names} filled in", *found.fewer]
     return said + [f"no page has a place for: {part.name}" for part in without]

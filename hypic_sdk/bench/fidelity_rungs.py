@@ -14,6 +14,12 @@ from hypic_sdk.bench.fidelity_arms import DEFAULT, FULL, Arm, Bench, FullReply
 from hypic_sdk.bench.fidelity_cases import Case
 from hypic_sdk.bench.probe import Probe, inner_parts
 from hypic_sdk.bench.scores import angle_degrees, relative_l2
+from hypic_sdk.bench.serving_targets import (
+    LAYER_0_16_BITS,
+    LAYER_0_FP16_T,
+    LAYER_0_FP32,
+    TARGETS,
+)
 from hypic_sdk.bench.subject import Subject
 from hypic_sdk.doctor.laws import check_laws
 from hypic_sdk.kernels.items import NO_SLOT
@@ -193,8 +199,9 @@ def first_layer_bounds(subject: Subject) -> dict[str, float]:
     if subject.model.spec.layers[0] is not LayerKind.LINEAR:
         return {}
     is_16_bit = next(cast("torch.nn.Module", subject.model).parameters()).dtype.itemsize == 2
-    default, exact = (3e-3, 3e-3) if is_16_bit else (3e-4, 1e-5)
-    return {DEFAULT: default, EXACT: exact}
+    if is_16_bit:
+        return dict.fromkeys((DEFAULT, EXACT), TARGETS[LAYER_0_16_BITS])
+    return {DEFAULT: TARGETS[LAYER_0_FP16_T], EXACT: TARGETS[LAYER_0_FP32]}
 
 
 def drift_arms() -> tuple[Arm, ...]:

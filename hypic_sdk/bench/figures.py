@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hypic_sdk.bench.destination import check_file
-from hypic_sdk.bench.pages import Part, Renewed, is_in_checkout, no_place, renewed
+from hypic_sdk.bench.pages import Part, Renewed, is_in_checkout, no_place, renewed, write_all
 from hypic_sdk.bench.published import ReplayBody, Results, read
 from hypic_sdk.bench.serving_docs import (
     experiments_table,
@@ -129,10 +128,7 @@ def update(console: Console, *, folder: Path = RESULTS, root: Path = Path()) -> 
     results = read(folder, for_pages=in_checkout)
     found = _pages(results, folder, root, in_checkout=in_checkout)
     new = {root / FIGURES / name: text for name, text in figures(results).items()} | found.pages
-    for path in new:
-        check_file(path)
-    for path, text in new.items():
-        path.write_text(text, encoding="utf-8")
+    write_all(new)
     console.print(f"{folder}: {', '.join(results.names) or 'no results'}", highlight=False)
     for said in _left_out(results, found):
         console.print(said, highlight=False, markup=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from hypic_sdk.bench.destination import check_file
 from hypic_sdk.errors import ConfigError
 
 BEGIN, END = "<!-- begin", "<!-- end"
@@ -93,6 +94,14 @@ def renewed(paths: Iterable[Path], parts: Sequence[Part], *, in_checkout: bool) 
         advice = "or first take the lines of what is not measured any more out of the page"
         raise ConfigError(f"{'. '.join(found.fewer)}: {'; '.join(dict.fromkeys(again))}, {advice}")
     return found
+
+
+def write_all(files: Mapping[Path, str]) -> None:
+    """Write every file, or none of them.  Raises ConfigError for one that can not be written."""
+    for path in files:
+        check_file(path)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
 
 
 def no_place(part: Part, paths: Iterable[Path]) -> ConfigError:

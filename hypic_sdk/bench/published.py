@@ -19,6 +19,7 @@ import msgspec
 from hypic_sdk.bench.pages import measure_again
 from hypic_sdk.bench.report import Circumstances, Spread
 from hypic_sdk.bench.serving_report import Absent, Failure, Row
+from hypic_sdk.bench.serving_targets import DEFAULT_SHAPE, TARGETS
 from hypic_sdk.errors import ConfigError
 
 TINY_SHAPES = ("tiny", "tiny-8k")  # of `serving_model.SHAPES`: to see that it works
@@ -27,27 +28,6 @@ TINY_SHAPES = ("tiny", "tiny-8k")  # of `serving_model.SHAPES`: to see that it w
 _COMMIT = re.compile(r"(?:\S+-\d+-g)?[0-9a-f]{7,40}")
 
 LEAST, MOST = 1e-12, 1e12  # of what has a place on a logarithmic axis, in any unit
-
-JUDGED_SHAPE = "qwen3.5-35b-a3b"  # `serving_model.DEFAULT_SHAPE`: targets are of it
-TARGETS = {
-    "bytes of a 1k segment": 112.0,
-    "bytes of a 1k segment, 8-bit pair": 52.0,
-    "TTFT, 4 x 4k all hits": 25.0,
-    "each further 1k segment": 0.3,
-    "eight requests assembled together, over one": 1.5,
-    "building (T, S), one 4k segment": 2.0,
-    "building (T, S), eight 1k segments": 2.0,
-    "cold prefill, one text of 10k": 50_000.0,
-    "cold prefill, 8 segments of 1.25k": 65_000.0,
-    "decode step, batch 1, 4k of context": 4.0,
-    "decode step, batch 32, 4k of context": 18.0,
-    "layer-0 state error, fp32 with fp32 T": 1e-5,
-    "layer-0 state error, fp32 with fp16 T": 3e-4,
-    "layer-0 state error, kernels in 16 bits": 3e-3,
-    "full recompute over transformers, prefill of 16384": 2.0,
-    "full recompute over transformers, prefill of 8192": 2.0,
-}
-"""Those that rows of `bench serving` are given, by name; a test holds them to the rows."""
 
 Above = Annotated[float, msgspec.Meta(ge=LEAST, le=MOST)]
 NotBelow = Annotated[float, msgspec.Meta(ge=0.0, le=MOST)]
@@ -92,7 +72,7 @@ class ServingBody:
 
     def check(self, verdicts: Iterable[RowVerdict]) -> None:
         """Raise ValueError for a row that contradicts its verdict, its floor or the bench."""
-        is_judged = self.shape == JUDGED_SHAPE and not (self.is_tiny or self.circumstances.is_cpu)
+        is_judged = self.shape == DEFAULT_SHAPE and not (self.is_tiny or self.circumstances.is_cpu)
         for row, said in zip(self.rows, verdicts, strict=True):
             if said.is_met != row.is_met:
                 raise ValueError(

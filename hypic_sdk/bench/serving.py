@@ -23,7 +23,6 @@ from hypic_sdk.bench.serving_determinism import determinism_costs
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_limits import TimeLimit
 from hypic_sdk.bench.serving_model import (
-    DEFAULT_SHAPE,
     FULL_SIZES,
     TINY_SIZES,
     Bench,
@@ -46,6 +45,7 @@ from hypic_sdk.bench.serving_rows import (
     other_modes,
     segment_bytes,
 )
+from hypic_sdk.bench.serving_targets import DEFAULT_SHAPE
 from hypic_sdk.bench.serving_together import eight_together
 from hypic_sdk.engine.opening import usable_device
 from hypic_sdk.errors import ConfigError
@@ -59,9 +59,9 @@ Measure = Callable[[Bench, Floors], Iterator[Row | Absent]]
 ROWS: tuple[Measure, ...] = (
     segment_bytes,
     hits_4x4k,
-    decode_steps(1, 4.0),
+    decode_steps(1),
     cold_segments,
-    decode_steps(32, 18.0),
+    decode_steps(32),
     cold_text,
     further_1k,
     full_recompute,

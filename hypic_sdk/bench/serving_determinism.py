@@ -13,7 +13,7 @@ from hypic_sdk.bench.serving_rows import cold_segments, decode_steps, hits_4x4k
 from hypic_sdk.config import Determinism
 
 # assembly, the cold pass, decode; targets hold in the default mode, whose own rows have them
-MEASURED = (hits_4x4k, cold_segments, decode_steps(1, None), decode_steps(32, None))
+MEASURED = (hits_4x4k, cold_segments, decode_steps(1), decode_steps(32))
 
 
 def determinism_costs(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:

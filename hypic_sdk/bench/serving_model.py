@@ -15,6 +15,7 @@ import torch
 from hypic_sdk.bench.serving_decays import fill_decays
 from hypic_sdk.bench.serving_limits import Needs, Room, TimeLimit, check_memory
 from hypic_sdk.bench.serving_report import Absent
+from hypic_sdk.bench.serving_targets import DEFAULT_SHAPE
 from hypic_sdk.config import (
     DEFAULT_MODE,
     MODES,
@@ -45,7 +46,6 @@ from hypic_sdk.transport.messages import EngineReport, EngineRequest, SamplingPa
 GIB = 1 << 30
 LEADING_TOKENS = 24
 QUESTION_TOKENS = 64
-DEFAULT_SHAPE = "qwen3.5-35b-a3b"  # of which targets are
 # of config.json; what stands in neither is the configuration class's default
 SHAPES: dict[str, dict[str, Any]] = {
     DEFAULT_SHAPE: {"model_type": "qwen3_5_moe_text"},

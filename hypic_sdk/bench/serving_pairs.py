@@ -24,6 +24,7 @@ from hypic_sdk.bench.serving_layer import (
 from hypic_sdk.bench.serving_limits import Needs
 from hypic_sdk.bench.serving_model import Bench
 from hypic_sdk.bench.serving_report import Absent, Row
+from hypic_sdk.bench.serving_targets import TARGETS
 from hypic_sdk.families.recurrence import Recurrence
 from hypic_sdk.kernels.backend import picked_choices
 from hypic_sdk.kernels.items import ColdRun, Item, ItemKind
@@ -132,7 +133,7 @@ def costs_of(bench: Bench, way: Way, exact: tuple[torch.Tensor, torch.Tensor]) -
 MakeWay = Callable[[Recurrence, tuple[ColdRun, ...]], Way]
 
 
-def _rows(bench: Bench, suffix: str, make: MakeWay, target: float | None) -> Iterator[Row | Absent]:
+def _rows(bench: Bench, suffix: str, make: MakeWay) -> Iterator[Row | Absent]:
     """Shares of a cold forward without any pair."""
     for case, how_many, length in CASES:
         name, count = f"building (T, S), {case}{suffix}", bench.sizes.tokens(length)
@@ -151,7 +152,7 @@ def _rows(bench: Bench, suffix: str, make: MakeWay, target: float | None) -> Ite
         without_ms = max(1e-6, forward_ms - statistics.median(own.extra_ms))
         shares = [100 * ms / without_ms for ms in costs.extra_ms]
         notes = {"forward_ms": forward_ms, **costs.notes}
-        yield Row(name, "%", Spread.of(shares), target=target, notes=notes)
+        yield Row(name, "%", Spread.of(shares), target=TARGETS.get(name), notes=notes)
 
 
 def _forward_ms(bench: Bench, how_many: int, count: int) -> float:
@@ -166,7 +167,7 @@ def _forward_ms(bench: Bench, how_many: int, count: int) -> float:
 def pair_cost(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The share of a cold forward that goes into (T, S)."""
     del floors
-    yield from _rows(bench, "", _OwnWay, 2.0)
+    yield from _rows(bench, "", _OwnWay)
 
 
 def pair_by_torch(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
@@ -179,7 +180,7 @@ def pair_by_torch(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     def by_torch(recurrence: Recurrence, runs: tuple[ColdRun, ...]) -> Way:
         return _OwnWay(recurrence, runs, by_definition=True)
 
-    yield from _rows(bench, ", torch", by_torch, None)
+    yield from _rows(bench, ", torch", by_torch)
 
 
 def pair_by_fla(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
@@ -194,4 +195,4 @@ def pair_by_fla(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     def by_fla(recurrence: Recurrence, runs: tuple[ColdRun, ...]) -> Way:
         return _FlaWay(found, recurrence, runs)
 
-    yield from _rows(bench, ", FLA way B", by_fla, None)
+    yield from _rows(bench, ", FLA way B", by_fla)

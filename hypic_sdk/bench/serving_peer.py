@@ -19,10 +19,10 @@ from hypic_sdk.bench.serving_model import (
     Bench,
 )
 from hypic_sdk.bench.serving_report import Absent, Row, over
+from hypic_sdk.bench.serving_targets import TARGETS
 
 LENGTHS = (16_384, 8_192, 1_024)
 NUM_RUNS = 4  # the first is not counted
-FAIR, FAIR_FROM = 2.0, 8_192  # times transformers' tokens a second, from so many tokens on
 OWN = "full recompute, prefill of {}"
 PEER = "transformers, prefill of {}"
 
@@ -114,7 +114,6 @@ def over_peer(own: Sequence[Row], bench: Bench) -> Iterator[Row | Absent]:
         if ours is None:
             yield Absent(ratio, f"there is no row {OWN.format(length)!r} to compare with")
             continue
-        target = FAIR if length >= FAIR_FROM else None
-        yield Row(ratio, "x", over(ours, peer), target=target, is_upper=False)
+        yield Row(ratio, "x", over(ours, peer), target=TARGETS.get(ratio), is_upper=False)
     del model
     gc.collect()

@@ -11,6 +11,7 @@ from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_layer import state_errors
 from hypic_sdk.bench.serving_model import Bench, graph_notes
 from hypic_sdk.bench.serving_report import Absent, Place, Row, over
+from hypic_sdk.bench.serving_targets import TARGETS
 from hypic_sdk.config import DEFAULT_MODE, MIB, MODES
 from hypic_sdk.errors import WorkerError
 from hypic_sdk.store.layout import StoreLayout
@@ -26,7 +27,7 @@ def segment_bytes(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     del floors
     described = bench.engine().describe()
     settings, interior = described.settings, bench.sizes.tokens(1024) - 8
-    for pair, words, target in ((settings.pair, "", 112.0), ("int8", ", 8-bit pair", 52.0)):
+    for pair, words in ((settings.pair, ""), ("int8", ", 8-bit pair")):
         name = f"bytes of a 1k segment{words}"
         if absent := bench.absent(name):
             yield absent
@@ -35,17 +36,15 @@ def segment_bytes(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
             described.spec, dtype=settings.dtype, state_dtype=settings.state_dtype, pair=pair
         )
         found = Spread.of([layout.segment_bytes(interior) / MIB])
-        yield Row(name, "MiB", found, target=target)
+        yield Row(name, "MiB", found, target=TARGETS.get(name))
 
 
 def hits_4x4k(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The first token over four documents that are all there."""
-    yield _hits(bench, floors, "TTFT, 4 x 4k all hits", 4, 4096, target=25.0)
+    yield _hits(bench, floors, "TTFT, 4 x 4k all hits", 4, 4096)
 
 
-def _hits(
-    bench: Bench, floors: Floors, name: str, how_many: int, length: int, target: float | None
-) -> Row | Absent:
+def _hits(bench: Bench, floors: Floors, name: str, how_many: int, length: int) -> Row | Absent:
     count = bench.sizes.tokens(length)
     if absent := bench.absent(name, bench.needs(how_many, count)):
         return absent
@@ -63,7 +62,7 @@ def _hits(
         name,
         "ms",
         Spread.of(found[bench.warm_ups :]),
-        target=target,
+        target=TARGETS.get(name),
         floor=floors.forward_ms(report.live_tokens, entry_tokens=[count] * how_many),
         notes={
             "live_tokens": report.live_tokens,
@@ -76,9 +75,9 @@ def _hits(
 
 def further_1k(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """What one more document costs, from twelve up."""
-    first = _hits(bench, floors, "TTFT, 12 x 1k all hits", 12, 1024, None)
+    first = _hits(bench, floors, "TTFT, 12 x 1k all hits", 12, 1024)
     yield first
-    second = _hits(bench, floors, "TTFT, 20 x 1k all hits", 20, 1024, None)
+    second = _hits(bench, floors, "TTFT, 20 x 1k all hits", 20, 1024)
     yield second
     name = "each further 1k segment"
     if isinstance(first, Absent) or isinstance(second, Absent):
@@ -93,12 +92,10 @@ def further_1k(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     floor = None
     if first.floor is not None and second.floor is not None:
         floor = (second.floor - first.floor) / 8
-    yield Row(name, "ms", Spread.of(each), target=0.3, floor=floor)
+    yield Row(name, "ms", Spread.of(each), target=TARGETS.get(name), floor=floor)
 
 
-def decode_steps(
-    batch: int, target: float | None
-) -> Callable[[Bench, Floors], Iterator[Row | Absent]]:
+def decode_steps(batch: int) -> Callable[[Bench, Floors], Iterator[Row | Absent]]:
     """A step in which every one of `batch` requests gets a token, at 4k of context each.
 
     From one step's tokens to the next one's: where steps overlap, the device is never waited for
@@ -116,7 +113,7 @@ def decode_steps(
             name,
             "ms",
             Spread.of(found),
-            target=target,
+            target=TARGETS.get(name),
             floor=floors.decode_ms(batch, count),
             notes={
                 "tokens_per_s": round(1e3 * batch / Spread.of(found).median, 1),
@@ -162,17 +159,17 @@ def _raise_errors(events: list[Any]) -> None:
 
 def cold_segments(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """Eight documents of 1.25k tokens that nobody has seen, in one request."""
-    yield _cold(bench, floors, "cold prefill, 8 segments of 1.25k", 65_000.0, is_text=False)
+    yield _cold(bench, floors, "cold prefill, 8 segments of 1.25k", is_text=False)
 
 
 def cold_apart(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The same with live rows in a forward of their own, behind the one that ends the segments."""
     name = "cold prefill, 8 segments of 1.25k, live rows apart"
     with bench.apart():
-        apart = _cold(bench, floors, name, None, is_text=False)
+        apart = _cold(bench, floors, name, is_text=False)
     yield apart
     name = "cold prefill in one forward over apart"
-    usual = _cold(bench, floors, name, None, is_text=False)
+    usual = _cold(bench, floors, name, is_text=False)
     if isinstance(apart, Absent) or isinstance(usual, Absent):
         reason = usual.reason if isinstance(usual, Absent) else "it is over the row above"
         yield Absent(name, reason)
@@ -182,12 +179,10 @@ def cold_apart(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
 
 def cold_text(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     """The same number of tokens as one text, all of it live: full recompute."""
-    yield _cold(bench, floors, "cold prefill, one text of 10k", 50_000.0, is_text=True)
+    yield _cold(bench, floors, "cold prefill, one text of 10k", is_text=True)
 
 
-def _cold(
-    bench: Bench, floors: Floors, name: str, target: float | None, *, is_text: bool
-) -> Row | Absent:
+def _cold(bench: Bench, floors: Floors, name: str, *, is_text: bool) -> Row | Absent:
     count = bench.sizes.tokens(1250)
     if absent := bench.absent(name, bench.needs(8, count, kept=not is_text)):
         return absent
@@ -203,7 +198,7 @@ def _cold(
         name,
         "tokens/s",
         Spread.of(speeds[1:]),
-        target=target,
+        target=TARGETS.get(name),
         is_upper=False,
         floor=None if floor is None else 1e3 * prompt.num_tokens / floor,
         notes={"first_token_ms": times},

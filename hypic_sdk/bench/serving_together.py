@@ -11,13 +11,15 @@ from hypic_sdk.bench.report import Spread
 from hypic_sdk.bench.serving_floor import Floors
 from hypic_sdk.bench.serving_model import Bench, graph_notes
 from hypic_sdk.bench.serving_report import Absent, Row
+from hypic_sdk.bench.serving_targets import TARGETS
 from hypic_sdk.engine.engine import Engine
 from hypic_sdk.errors import WorkerError
 from hypic_sdk.prompt.segment import PromptPart
 from hypic_sdk.transport.messages import EngineReport
 
 TOGETHER = 8
-LIMIT = 1.5  # times one request: more, and assembling them together is given up
+NAME = "eight requests assembled together, over one"
+LIMIT = TARGETS[NAME]  # times one request: more, and assembling them together is given up
 
 
 def eight_together(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
@@ -26,7 +28,7 @@ def eight_together(bench: Bench, floors: Floors) -> Iterator[Row | Absent]:
     The documents' order and the question differ; the time is that of the last first token.
     """
     del floors
-    name, count = "eight requests assembled together, over one", bench.sizes.tokens(4096)
+    name, count = NAME, bench.sizes.tokens(4096)
     if absent := bench.absent(name, bench.needs(4, count, num_requests=TOGETHER)):
         yield absent
         return

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hypic_sdk.bench.figures import BLOCKS, PAGES
-from hypic_sdk.bench.published import TARGETS
+from hypic_sdk.bench.serving_targets import TARGETS
 from hypic_sdk.cli.app import main
 
 WHERE = {

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from hypic_sdk.bench.experiments import Verdict
 from hypic_sdk.bench.figures import BLOCKS
 from hypic_sdk.bench.pages import filled
-from hypic_sdk.bench.published import JUDGED_SHAPE, TARGETS, read
-from hypic_sdk.bench.serving_model import DEFAULT_SHAPE
-from hypic_sdk.bench.serving_peer import FAIR, FAIR_FROM, LENGTHS
+from hypic_sdk.bench.published import read
+from hypic_sdk.bench.serving_peer import LENGTHS
+from hypic_sdk.bench.serving_targets import DEFAULT_SHAPE, TARGETS
 from hypic_sdk.cli.app import app
 from tests.bench.published_results import (
     BROKEN,
@@ -259,8 +259,8 @@ MET, MISSED, SPEED = "TTFT, 4 x 4k all hits", "each further 1k segment", "cold p
 def test_targets_are_those_of_the_benchs_rows():
     """`OF_ROWS` is what every row of a run is held to."""
     ratios = {n: f"full recompute over transformers, prefill of {n}" for n in LENGTHS}
-    assert {ratios[n]: FAIR for n in LENGTHS if n >= FAIR_FROM} | OF_ROWS == TARGETS
-    assert JUDGED_SHAPE == DEFAULT_SHAPE
+    assert {ratios[n]: 2.0 for n in LENGTHS if n >= 8_192} | OF_ROWS == TARGETS
+    assert DEFAULT_SHAPE == "qwen3.5-35b-a3b"
 
 
 def spread_of(*values: float) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def test_a_target_that_the_benchs_row_has_is_not_taken_away(results, tmp_path, c
     written_pages(tmp_path)
     change(path, rows=rows)
     assert command(results, tmp_path, capsys) == (0, "")
-    change(path, rows=rows, shape=JUDGED_SHAPE)
+    change(path, rows=rows, shape=DEFAULT_SHAPE)
     is_refused(results, tmp_path, capsys, str(path), repr(MET), "25.0")
     # on a CPU nothing is judged
     change(path, circumstances=WHERE | {"hardware": "AMD EPYC (2 cores)"})

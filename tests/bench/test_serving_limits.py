@@ -198,7 +198,7 @@ def test_steps_in_which_not_all_have_a_token_are_told(model, monkeypatch):
     bench = Bench(model, "tiny", CPU, TINY_SIZES)
     monkeypatch.setattr(serving_rows, "DECODE_TOKENS", 2)
     with pytest.raises(WorkerError, match=r"of 8 requests a token.*at most \d requests decoded"):
-        list(serving_rows.decode_steps(8, None)(bench, Floors.of(bench)))
+        list(serving_rows.decode_steps(8)(bench, Floors.of(bench)))
 
 
 @given(
